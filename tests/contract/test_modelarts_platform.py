@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench import Access, Settings
-from pytest_aisbench.errors import JobLost, Refused, Rejected, UsageFault
+from pytest_aisbench.errors import JobLost, Refused, Rejected, Unreachable, UsageFault
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.job import JobSpec, StoreUrl
 from pytest_aisbench.platforms.local import Local
@@ -104,7 +104,7 @@ def test_what_the_platform_does_not_have_is_named(modelarts: ModelArts, spec: Jo
 
 def test_a_name_is_taken_once(modelarts: ModelArts, spec: JobSpec) -> None:
     job_id = modelarts.submit(modelarts.render(spec))
-    with pytest.raises(Rejected, match=r"ModelArts\.2751"):
+    with pytest.raises(Unreachable, match=r"ModelArts\.2751"):
         modelarts.submit(modelarts.render(spec))
     assert modelarts.find(modelarts.render(spec)) == job_id
 

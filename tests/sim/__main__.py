@@ -138,6 +138,24 @@ def replay(seed: int, only: str, bug: str) -> int:
     return int(bool(result.violations))
 
 
+def find_planted(first: int, count: int, jobs: int) -> int:
+    """Look for each planted bug in turn, until a seed shows it; 1 if one is not found."""
+    from tests.sim.planted import BUGS
+
+    missed = 0
+    for bug in BUGS:
+        began, failures = time.monotonic(), list[Failure]()
+        for played in play_all(first, count, jobs, bug, until_failure=True):
+            failures += played.failures
+        if failures:
+            seed, rule, text = failures[0]
+            print(f"{bug}: found by seed {seed} after {time.monotonic() - began:.0f} s ({rule}: {text})", flush=True)
+        else:
+            missed += 1
+            print(f"{bug}: not found in {count} seeds", flush=True)
+    return int(missed > 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many simulations")
@@ -147,13 +165,18 @@ def main() -> int:
     parser.add_argument("--only", default="all", metavar="FAULTS", help="with --seed: strike with these alone")
     parser.add_argument("--shrink", action="store_true", help="make the schedule of each failing seed short")
     parser.add_argument("--bug", default="", metavar="NAME", help="plant a bug of tests/sim/planted.py")
+    parser.add_argument("--until-failure", action="store_true", help="end with the first that fails")
+    parser.add_argument("--planted", action="store_true", help="see that each planted bug is found within N seeds")
     parser.add_argument("--table", action="store_true", help="print the faults by kind and step")
     options = parser.parse_args()
     if options.seed is not None:
         return replay(options.seed, options.only, options.bug)
+    if options.planted:
+        return find_planted(options.first, options.seeds, options.jobs)
     began, failures, met, seeds, virtual_s = time.monotonic(), 0, Counter[tuple[str, str]](), 0, 0.0
     platforms: Counter[str] = Counter()
-    for played in play_all(options.first, options.seeds, options.jobs, options.bug):
+    some = play_all(options.first, options.seeds, options.jobs, options.bug, until_failure=options.until_failure)
+    for played in some:
         seeds, virtual_s = seeds + played.seeds, virtual_s + played.virtual_s
         met.update(played.met)
         platforms.update(played.platforms)

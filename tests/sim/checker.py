@@ -5,12 +5,14 @@ Tester's rows, exit codes, results.json, and what `aisbench jobs` would list.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_aisbench.ledger.ledger import Ledger
-from tests.sim.cloud import GOOD, SECRETS
+from tests.sim.cloud import GOOD, SECRETS, Entry
 
 if TYPE_CHECKING:
     from pytest_aisbench.model.results import UploadItem
@@ -45,7 +47,7 @@ class Checker:
         cloud = self._world.cloud
         new, self._requests = cloud.seen[self._requests :], len(cloud.seen)
         if any("create" in each.operation or each.operation == "PostJob" for each in new):
-            counts = Counter(entry.trial for entry in cloud.books() if not entry.gone)
+            counts = Counter(entry.trial for entry in self._ours() if not entry.gone)
             for trial, count in counts.items():
                 if count > 1:
                     self.violate("no job is doubled", f"{count} jobs of {trial}")
@@ -64,16 +66,36 @@ class Checker:
 
     def at_the_end(self) -> None:
         world = self._world
-        books = world.cloud.books()
         for run in world.runs:
             if run.crash:
                 self.violate("every run ends", f"{run.name} crashed: {type(run.crash).__name__}: {run.crash}")
-        for entry in books:
+        for stranger in self._books():
+            if stranger.id in world.cloud.strangers and stranger.phase.startswith("Termin") and not stranger.gone:
+                self.violate("no job is stopped that is not ours", f"job {stranger.id} of another person")
+        for entry in self._ours():
             if not entry.is_over and not entry.gone:
                 self.violate("no job is orphaned", f"job {entry.id} ({entry.trial}) is {entry.phase} after all")
+        self._check_listed()
         self._check_verdicts()
         self._check_uploads()
         self._check_secrets()
+
+    def _check_listed(self) -> None:
+        """Every job that the platform ever had is one that `aisbench jobs` lists: by its trial, or by its name."""
+        ledger_file = self._world.reports / "ledger.db"
+        if not ledger_file.exists():
+            return
+        with closing(sqlite3.connect(ledger_file)) as db:
+            listed = {text for row in db.execute("SELECT trial, name FROM trials") for text in row}
+        for entry in self._ours():
+            if entry.trial.rpartition(" trial ")[2] not in listed:
+                self.violate("no job is lost", f"job {entry.id} ({entry.trial}) is not in the ledger")
+
+    def _books(self) -> list[Entry]:
+        return self._world.cloud.books()
+
+    def _ours(self) -> list[Entry]:
+        return [entry for entry in self._books() if entry.id not in self._world.cloud.strangers]
 
     def _results(self, run: PytestRun) -> dict[str, Any] | None:
         if run.run is None:
@@ -101,7 +123,7 @@ class Checker:
             ledger.close()
 
     def _check_verdicts(self) -> None:
-        books = {entry.id: entry for entry in self._world.cloud.books()}
+        books = {entry.id: entry for entry in self._ours()}
         judged: dict[str, str] = {}  # by job: the run that ended with a verdict from it
         for run in self._world.runs:
             results = self._results(run)
@@ -114,6 +136,8 @@ class Checker:
             for case in results["cases"]:
                 if case["verdict"] == "PASSED":
                     self._check_green(run, case, books)
+                if case["verdict"] == "BROKEN" and run.exit_code is not None and not run.unrecorded:
+                    self._check_broken(run, case)
                 if run.exit_code is None or case["verdict"] not in {"PASSED", "FAILED"}:
                     continue
                 if run.unrecorded:
@@ -142,6 +166,15 @@ class Checker:
         ):
             text = f"{what}, whose ranks had {entry.outcome.throughput}, not {trial['throughput_by_rank']}"
             self.violate("every case is judged from its own job", text)
+
+    def _check_broken(self, run: PytestRun, case: dict[str, Any]) -> None:
+        """No simulation cuts a run off for as long as it must wait, so it knows each job that its requests made."""
+        trial = case["trials"][-1]
+        if trial["job_id"] or not trial["stage"] or "another run" in case["reason"]:
+            return
+        own = trial["stage"].partition("/trials/")[2].strip("/")
+        if any(own in (entry.trial.rpartition(" trial ")[2], entry.name) for entry in self._ours() if not entry.gone):
+            self.violate("no job is lost", f"{run.name} does not know the job of trial {own}: {case['reason']}")
 
     def _check_exit_code(self, run: PytestRun, results: dict[str, Any]) -> None:
         verdicts = [case["verdict"] for case in results["cases"]]

@@ -7,6 +7,7 @@ end in virtual time, and each job has an outcome of its own, so that a verdict t
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from pytest_aisbench.localcloud.apulis import service as apulis_service
 from pytest_aisbench.localcloud.engine.launch import Launch, Report
 from pytest_aisbench.localcloud.engine.simulated import SimulatedEngine
 from pytest_aisbench.localcloud.iam import Account, Accounts
+from pytest_aisbench.localcloud.messages import Request, Response, WholeBody
 from pytest_aisbench.localcloud.modelarts import jobs as queue
 from pytest_aisbench.localcloud.modelarts import v2
 from pytest_aisbench.localcloud.tester import Tester
@@ -47,7 +49,6 @@ TESTER_TOKEN = Secret("token-of-the-tester-that-no-report-may-show")
 SECRETS = (ACCOUNT.secret_key, ACCOUNT.password, TESTER_TOKEN.reveal())
 VERSION = "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64"
 PLATFORMS = ("V2", "V1", "apulis")
-STRANGER = "stranger"
 _ADDRESS = "http://127.0.0.1:9"
 _LIST_LAG_S = 8.0
 GOOD, SLOW, FAILED, INCOMPLETE, LOST = "good", "slow", "failed", "incomplete", "lost"
@@ -104,9 +105,9 @@ class Entry(NamedTuple):
     def is_over(self) -> bool:
         return self.phase in queue.FINAL
 
-    @property
-    def is_strange(self) -> bool:
-        return STRANGER in self.trial
+
+def _name(row: dict[str, Any]) -> str:
+    return str(row.get("job_name") or row.get("jobName") or row.get("metadata", {}).get("name"))
 
 
 @dataclass
@@ -123,7 +124,8 @@ class Cloud:
     def __post_init__(self) -> None:
         objects: Any = Objects(BUCKET)  # as far as the services use the local cloud's own
         self.objects = objects
-        self.wire = Wire(self.machine, self.faults, self.step, self.seen.append)
+        self.wire = Wire(self.machine, self.faults, self.step, self.seen.append, self._lagging)
+        self.strangers: set[str] = set()  # the ids of jobs that are not ours
         self.engine = SeededEngine(objects, self.faults)
         accounts = Accounts([ACCOUNT])
         self._token, _ = accounts.issue_token(ACCOUNT)
@@ -194,6 +196,36 @@ class Cloud:
     def rows(self) -> list[dict[str, Any]]:
         """What the Tester has stored."""
         return list(self.tester._stored.values())
+
+    def add_stranger(self, created: Delivered) -> None:
+        """Let another person start a job like the one that was just created, with a name that contains its name."""
+        known = {entry.id for entry in self.books()}
+        text = created.request.bytes().decode().replace("/trials/", "/strange/").replace("aisbench toy", "stranger toy")
+        body = json.loads(text)
+        if self.kind == "apulis":
+            body |= {"jobName": f"{body['jobName']}x", "jobId": f"{body['jobId'][:-6]}abcdef"}
+        elif self.kind == "V1":
+            body["job_name"] = f"{body['job_name']}x"
+        else:
+            body["metadata"]["name"] += "x"
+        service, old = self._apulis or self.modelarts, created.request
+        data = json.dumps(body).encode()
+        service.answer(Request(old.method, old.path, old.raw_path, old.query, old.headers, WholeBody(data), len(data)))
+        self.strangers |= {entry.id for entry in self.books()} - known
+
+    def _lagging(self, answer: Response) -> Response:
+        """The answer of a list without the jobs of the last few seconds."""
+        now = queue.now_ms()
+        young = {job.name for job in self.jobs._accepted if now - job.created < 1000 * _LIST_LAG_S}
+        old = {job.name for job in self.jobs._accepted} - young
+        try:
+            content = json.loads(bytes(answer.body))  # type: ignore[arg-type]
+        except ValueError:
+            return answer
+        for key in ("items", "jobs", "allJobs"):
+            if key in content:
+                content[key] = [row for row in content[key] if _name(row) not in young - old]
+        return answer._replace(body=json.dumps(content).encode())
 
     def plan_losses(self) -> None:
         """Let the platform forget each job that is to be lost, some time after its start."""

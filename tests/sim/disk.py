@@ -22,6 +22,8 @@ from tests.sim.machine import Killed, Machine, Thread
 _BUSY_S = 30.0
 _COMMIT_S = (0.0005, 0.02)
 _CHANCES = {"disk full": 0.004, "disk error": 0.004, "killed in a commit": 0.003, "power cut in a commit": 0.003}
+_FREQUENT = {kind: 4 * chance for kind, chance in _CHANCES.items()}
+_RARE = ("LEASE", "REPORT", "OPEN", "UPLOAD")  # the others commit seldom
 _TEXTS = {"disk full": "database or disk is full", "disk error": "disk I/O error"}
 
 
@@ -122,7 +124,7 @@ class Connection:
         kind = ""
         if thread:
             name = thread.process.name
-            kind = disk.faults.strike(f"{name}.commit", _CHANCES, disk.step())
+            kind = disk.faults.strike(f"{name}.commit", _CHANCES if disk.step() in _RARE else _FREQUENT, disk.step())
             if disk.full and not kind:
                 kind = "disk full"
             machine.sleep(disk.faults.between(f"{name}.commit.s", *_COMMIT_S))

@@ -27,7 +27,6 @@ class Met(NamedTuple):
 class Faults:
     seed: int
     only: frozenset[str] | None = None  # if given, no other fault strikes
-    without: frozenset[str] = frozenset()  # these do not strike
     intensity: float = 1.0
     is_calm: Callable[[], bool] = lambda: False
     met: list[Met] = field(default_factory=list)
@@ -58,8 +57,14 @@ class Faults:
 
     def count(self, fault: str, kind: str, step: str) -> bool:
         """Count a fault that is about to strike; False if this run leaves it out."""
-        fault = f"{fault}:{kind}".replace(" ", "-")
-        if fault in self.without or (self.only is not None and fault not in self.only):
+        if not self.may_strike(fault, kind):
             return False
-        self.met.append(Met(fault, kind, step))
+        self.met.append(Met(_id(fault, kind), kind, step))
         return True
+
+    def may_strike(self, fault: str, kind: str) -> bool:
+        return self.only is None or _id(fault, kind) in self.only
+
+
+def _id(fault: str, kind: str) -> str:
+    return f"{fault}:{kind}".replace(" ", "-")

@@ -35,7 +35,9 @@ KINDS = (
     *("connection refused", "request lost", "answer lost", "late request", "slow answer", "repeated request"),
     *("torn answer", "server error", "throttled", "killed at a request"),
 )
-_CHANCES = dict.fromkeys(KINDS, 0.01)
+_CHANCES = dict.fromkeys(KINDS, 0.016)
+LISTS = ("search", "ListJobsV3")  # operations that list jobs, and may not show the newest yet
+_CHANCES_OF_LISTS = {**_CHANCES, "list lags": 0.05}
 _DELIVERED_ANYWAY = 0.5  # of requests that a gateway answers with an error
 
 
@@ -66,6 +68,7 @@ class Wire:
     faults: Faults
     step: Callable[[], str]
     seen: Callable[[Delivered], None]
+    lagging: Callable[[Response], Response]  # the answer of a list as it was a few seconds ago
 
     def ask(self, name: str, service: Service, request: Request, timeout: float) -> Response:
         """Send a request to a service; NoAnswer if none came."""
@@ -81,7 +84,8 @@ class Wire:
         thread = machine.current
         assert thread
         place = f"{thread.process.name}.{what}"
-        kind = faults.strike(place, _CHANCES, self.step())
+        chances = _CHANCES_OF_LISTS if what.endswith(LISTS) else _CHANCES
+        kind = faults.strike(place, chances, self.step())
         up, down = faults.between(f"{place}.up", *_TRIP_S), faults.between(f"{place}.down", *_TRIP_S)
         if kind == "connection refused":
             machine.sleep(up)
@@ -96,8 +100,11 @@ class Wire:
             raise NoAnswer("timed out")
         if kind == "slow answer":
             up, down = up + faults.between(place, 0.0, timeout / 2), down + faults.between(place, 0.0, timeout / 2)
-        if kind == "repeated request":
-            machine.after(up + faults.between(place, 0.0, _LATEST_S), deliver)
+        if kind == "repeated request":  # a gateway sent it twice, and passes one of the answers on
+            if faults.draw(place) < 0.5:
+                machine.after(up + faults.between(place, 0.0, _LATEST_S), deliver)
+            else:
+                machine.after(up * faults.draw(place), deliver)
         if kind == "killed at a request":
             machine.after(faults.between(place, 0.0, up + down), thread.process.kill)
         answers: list[Response] = []
@@ -124,6 +131,8 @@ class Wire:
         if kind == "server error":
             return Response(502 + int(faults.draw(place) * 3), b"<html><h1>Bad gateway</h1></html>")
         answer = answers[0]
+        if kind == "list lags":
+            return self.lagging(answer)
         if kind == "torn answer" and isinstance(answer.body, bytes):
             if faults.draw(place) < 0.5:
                 raise NoAnswer("Connection broken: IncompleteRead")

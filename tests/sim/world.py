@@ -39,6 +39,7 @@ from tests.sim.machine import Host, Machine, Process, Stuck, clock, doing, threa
 from tests.sim.session import PytestRun, flush_outbox, stop_all_mine
 
 _UNIT = "images/s"
+_SKEWED = "clock skewed"
 _STEPS = {"aisbench-uploader": "UPLOAD", "aisbench-lease": "LEASE", "aisbench-results": "REPORT"}
 _LONGEST_S = 6 * 3600.0  # of virtual time, until every run must have ended
 _MOST_SWITCHES = 60_000
@@ -165,12 +166,10 @@ class Result:
 class World:
     """A seed's scenario, and the machine that plays it."""
 
-    def __init__(
-        self, seed: int, folder: Path, *, only: frozenset[str] | None = None, without: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, seed: int, folder: Path, only: frozenset[str] | None = None) -> None:
         self.machine = Machine(longest=_MOST_SWITCHES)
         self.calm = False
-        self.faults = Faults(seed, only, without, is_calm=lambda: self.calm)
+        self.faults = Faults(seed, only, is_calm=lambda: self.calm)
         self.folder = folder
         self.story: list[str] = []
         draw = self.faults
@@ -209,9 +208,8 @@ class World:
         self.cloud = Cloud(self.platform, self.machine, self.faults, self.folder, self.step)
         self.checker = Checker(self)
         self._make_suite()
-        self._plan_strangers()
         draw, hosts = self.faults, self._hosts()
-        count = draw.pick("runs", [1, 2, 2, 3])
+        count = draw.pick("runs", [2, 2, 3, 4])
         start = 0.0
         for number in range(count):
             host = draw.pick("host", hosts)
@@ -242,11 +240,17 @@ class World:
                 seen = len(self.cloud.seen)
                 self.checker.after_a_request()
                 self.cloud.plan_losses()
+                self._add_stranger()
             if self.machine.now > _LONGEST_S:
                 raise Stuck(f"after {_LONGEST_S:g} s")
             return is_over()
 
         self.machine.run(over)
+
+    def _add_stranger(self) -> None:
+        created = [each for each in self.cloud.seen if each.operation in {"create", "PostJob"} and each.status < 400]
+        if created and not self.cloud.strangers:
+            self.cloud.add_stranger(created[0])
 
     def _make_suite(self) -> None:
         code = self.suite / "code"
@@ -274,14 +278,8 @@ class World:
     def _hosts(self) -> list[Host]:
         draw = self.faults
         skews = [draw.pick("skew", [0.0, 0.0, 0.0, -60.0, 60.0, 5.0, -5.0, 600.0]) for _ in range(2)]
-        for number, skew in enumerate(skews):
-            if skew and not draw.count(f"host{number}.skew", "clock skewed", "OPEN"):
-                skews[number] = 0.0
-        return [Host(f"host{number}", skew) for number, skew in enumerate(skews)]
-
-    def _plan_strangers(self) -> None:
-        """Jobs of other people, with names that look like ours; the platform runs them, and we never touch them."""
-        self.strangers = 1
+        skewed = [skew if draw.may_strike(f"host{number}", _SKEWED) else 0.0 for number, skew in enumerate(skews)]
+        return [Host(f"host{number}", skew) for number, skew in enumerate(skewed)]
 
     def _plan_run(self, name: str, host: Host, start: float) -> None:
         draw = self.faults
@@ -298,6 +296,8 @@ class World:
 
         def begin() -> None:
             self.tell(f"{name} begins on {host.name} (clock {host.skew:+g} s) with {options}")
+            if host.skew:
+                draw.count(host.name, _SKEWED, "OPEN")
             self.runs.append(run)
             run.start()
 
@@ -401,12 +401,12 @@ class World:
         self._run_until(lambda: bool(done))
 
 
-def play(seed: int, only: frozenset[str] | None = None, without: frozenset[str] = frozenset()) -> Result:
+def play(seed: int, only: frozenset[str] | None = None) -> Result:
     """Run one simulation; call it inside `simulated_modules()`."""
     global _now  # noqa: PLW0603
     random.seed(seed)
     folder = Path(tempfile.mkdtemp(prefix="aisbench-sim-", dir=ROOT))
-    world = World(seed, folder, only=only, without=without)
+    world = World(seed, folder, only)
     _now = world
     before = signal.signal(signal.SIGVTALRM, _hung)
     signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST_CPU_S)

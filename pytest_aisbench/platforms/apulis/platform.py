@@ -110,13 +110,24 @@ class Apulis:
         if not answer.get("jobId") and self._http.renew_token():
             answer = self._post(body)
         # `code` is 0 and `error` is empty even after a failure: only a job that was made has an id.
-        job_id = str(answer.get("jobId") or "")
+        # It refuses an id that it has: that is our own job then, of a request that a gateway sent twice.
+        job_id = str(answer.get("jobId") or "") or self._made_before(str(body["jobId"]))
         if not job_id:
             reason = answer.get("error") or answer.get("msg") or "no reason given"
             advice = f"check vc in [apulis], and image and device_type in workload.toml for {self._access.user}"
             raise Rejected(f"Apulis made no job of {body['jobName']}: {reason}", advice=advice)
         self._open_endpoints(job_id, request.body.get("endpoints") or [])
         return job_id
+
+    def _made_before(self, job_id: str) -> str:
+        """The id if the platform has a job with it, else an empty text."""
+        try:
+            return job_id if self._watch.detail(job_id) else ""
+        except AisbenchError as error:
+            if error.retryable:
+                raise Unreachable(f"whether the job was created is not known: {error}") from None
+            log_ignored(_LOG, error, "whether job %s was created before", job_id)
+            return ""
 
     def find(self, request: Request) -> str | None:
         """Look for the id that we gave the job, then for its name, in case the platform gave it another id."""

@@ -36,6 +36,7 @@ _MOST_EVENTS = 50
 _LOOKED_UP_SINGLY = 2  # for more jobs than these `inspect` asks for the list first
 _LOOK_TIMEOUT_S = 20.0
 _NAME_TAKEN = "ModelArts.0103"
+_NAME_TAKEN_V2 = "ModelArts.2751"
 _UNKNOWN_JOB = "ModelArts.2775"
 _ENDED_ALREADY = "ModelArts.2796"
 _NO_SAMPLE_YET = "ModelArts.2777"
@@ -173,6 +174,12 @@ class JobsV2(Jobs):
             # A server answered, but without a job: the job may exist all the same.
             why = error if isinstance(error, BadAnswer) else "an answer without the job's id"
             raise Unreachable(f"{_NOT_KNOWN}: {why}") from None
+        except Rejected as error:
+            # No other job ever has the name, so it is our own: a gateway sent the request twice, or an earlier one
+            # arrived late. The list may not show the job yet.
+            if _NAME_TAKEN_V2 not in error.trail:
+                raise
+            raise Unreachable(f"{_NOT_KNOWN}: {error.message}", trail=error.trail) from None
 
     def find(self, request: Request) -> str | None:
         name = str(request.body["metadata"]["name"])
