@@ -22,6 +22,7 @@ PLATFORMS = {  # the built-in ones by name: module and class of their PlatformKi
     "apulis": "pytest_aisbench.platforms.apulis.settings:ApulisKind",
 }
 MOST_CARDS = 128  # of one node: no machine has more, and a typing error should not ask for a million ranks
+PYTHON = "python"  # the framework of a workload that needs none
 FRAMEWORKS = ("mindspore", "paddle", "torch", "horovod", "tensorflow")  # as an import names them
 _DECIMAL = r"[0-9]{1,9}(?:\.[0-9]+)?"  # enough digits for any time or budget, and not for infinity
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

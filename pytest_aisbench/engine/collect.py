@@ -17,13 +17,14 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from statistics import fmean
 
+from pytest_aisbench.config.options import FRAMEWORKS, PYTHON
 from pytest_aisbench.engine.logged_metrics import read_logged
 from pytest_aisbench.engine.staging import PIECE
 from pytest_aisbench.errors import AisbenchError
 from pytest_aisbench.judge.standards import MARGIN_S, power_in_window
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
-from pytest_aisbench.model.case import Case, Update, Workload
-from pytest_aisbench.model.job import LogPart, Phase, Power, StoreUrl
+from pytest_aisbench.model.case import WORKLOAD_FILE, Case, Update, Workload
+from pytest_aisbench.model.job import LogPart, Phase, Power, StoreUrl, TrainedWith
 from pytest_aisbench.model.messages import message, plain
 from pytest_aisbench.model.metric import (
     ACCURACY,
@@ -36,13 +37,14 @@ from pytest_aisbench.model.metric import (
 )
 from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store, download_listed, read_many
 from pytest_aisbench.model.trial import Trial
-from pytest_aisbench.traininglog.activity import software_versions
+from pytest_aisbench.traininglog.activity import miniature_software, software_versions
 from pytest_aisbench.traininglog.curve import Progress, extend_curve
 from pytest_aisbench.traininglog.failure import LogErrors, LoggedError, Weight, first_error, read_errors
 from pytest_aisbench.traininglog.updates import expected_versions, failed_updates, other_versions
 
 _LOG = get_logger("fleet")
 RANK_SIZE = "ranksize.json"
+_BY_LOG = "log"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
 _NUMBERED = re.compile(r"(?:.*/)?([^/]+?)_([+-]?\d+)\.json\Z", re.ASCII | re.DOTALL)
 _LARGEST_RESULT = 256  # bytes: a number is shorter, and a checkpoint must not be read by mistake
@@ -76,7 +78,14 @@ def collect(trial: Trial, store: Store, folder: Path) -> Trial:
         names = downloaded_logs(folder / logs)
         trial = trial.noted(message("no logs", why=str(error)))  # why the job ended matters more
     trial = replace(trial, logs=tuple(f"{logs}/{name}" for name in names))
-    trial = replace(trial, curve=curve_of(trial, folder), traits={**trial.traits, **logged_versions(trial, folder)})
+    text = beginning_of_logs(trial, folder)
+    versions = software_versions(text)
+    trial = replace(
+        trial,
+        curve=curve_of(trial, folder),
+        traits={**trial.traits, **versions},
+        trained_with=trained_with(trial.case.workload, text, versions),
+    )
     if succeeded:
         measurements, missing = read_results(store, stage.outputs, trial.case, heads)
         from_logs, not_in_logs = _logged_results(trial, folder)
@@ -362,10 +371,25 @@ def _short_name(name: str, job_id: str) -> str:
     return v2[1] if v2 else name.rpartition(f"{job_id}-")[2]
 
 
-def logged_versions(trial: Trial, folder: Path) -> Mapping[str, str]:
-    """The software versions that the trial's downloaded logs name; unreadable logs are skipped."""
+def beginning_of_logs(trial: Trial, folder: Path) -> str:
+    """The part of the trial's downloaded logs that names software versions; unreadable logs are skipped."""
     texts = itertools.islice(_beginnings(trial, folder), _LOGS_WITH_VERSIONS)
-    return software_versions("\n".join(text[:_HEAD_CHARS] for _, text in texts))
+    return "\n".join(text[:_HEAD_CHARS] for _, text in texts)
+
+
+def trained_with(workload: Workload, text: str, versions: Mapping[str, str]) -> TrainedWith:
+    """What the log says, else what workload.toml says of a miniature. The framework that a job asks for proves nothing:
+    its script may never import it."""
+    framework = workload.miniature_of
+    option = f"--aisbench-frameworks {framework}=PYTHON" if workload.has_real_section else ""
+    if software := miniature_software(text):
+        return TrainedWith(*software, source=_BY_LOG, miniature=True, instead_of=framework, real=option)
+    # Horovod's scripts print the version of TensorFlow too.
+    if name := next((name for name in (workload.framework, *FRAMEWORKS) if name in versions), ""):
+        return TrainedWith(name, versions[name], source=_BY_LOG)
+    if framework:
+        return TrainedWith(PYTHON, source=WORKLOAD_FILE, miniature=True, instead_of=framework, real=option)
+    return TrainedWith()
 
 
 # Software updates: a node whose update failed trained with other software than it should.

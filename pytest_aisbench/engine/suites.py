@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.config import toml_document
-from pytest_aisbench.config.options import FRAMEWORKS, LOCAL, MOST_CARDS, parse_duration
+from pytest_aisbench.config.options import FRAMEWORKS, LOCAL, MOST_CARDS, PYTHON, parse_duration
 from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.config.toml_document import Document
 from pytest_aisbench.engine.metric_tables import read_metrics
@@ -241,7 +241,7 @@ def read_workload(
         folder=str(folder),
         code=code,
         entry=entry,
-        framework=fields.text("framework", "python"),
+        framework=fields.text("framework", PYTHON),
         devices=fields.positive("devices", 8, MOST_CARDS),
         metrics=read_metrics(fields.table("metrics"), fields.pairs("parameters"), fields.fault),
         parameters=fields.pairs("parameters"),
@@ -252,7 +252,18 @@ def read_workload(
         options=own,
         update=_update(fields, folder),
         urls_by=_urls_by(fields),
+        **_miniature(document, fields, [platform, *([sections.stand_in.name] if sections.stand_in else [])]),
     )
+
+
+def _miniature(document: Document, fields: Fields, places: Iterable[str]) -> dict[str, Any]:
+    """If plain Python trains in place of the framework that the file names: which, and whether a section offers it."""
+    framework, entry = document.data.get("framework", PYTHON), document.data.get("entry")
+    is_replaced = fields.text("framework", PYTHON) == PYTHON != framework and fields.text("entry") != entry
+    if not is_replaced:
+        return {}
+    offered = framework in FRAMEWORKS and any(framework in document.data.get(place, {}) for place in places)
+    return {"miniature_of": framework, "has_real_section": offered}
 
 
 def _check_keys(document: Document, platforms: Collection[str]) -> None:

@@ -87,6 +87,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         endpoints=trial.endpoints,
         usage=trial.usage,
         power=trial.power,
+        trained_with=trial.trained_with,
     )
 
 

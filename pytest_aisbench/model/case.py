@@ -90,6 +90,10 @@ class Workload:
     folder_name: str = ""  # of the code on the nodes, if not the workload's name
     update: Update | None = None
     urls_by: str = "parameter"  # how the entry is given `train_url` and `data_url`: `--train_url=…`, or as variables
+    # The framework that its file names at the top, if the platform's section trains another entry in plain Python; and
+    # whether `--aisbench-frameworks` can train with that framework. Neither changes what the job does.
+    miniature_of: str = field(default="", compare=False, metadata={"stored": False})
+    has_real_section: bool = field(default=False, compare=False, metadata={"stored": False})
     # If other files than workload.toml describe it: their name, by `workload.toml`, and their names of our keys.
     names: Mapping[str, str] = field(default_factory=dict, compare=False, metadata={"stored": False})
 

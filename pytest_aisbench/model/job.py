@@ -149,6 +149,18 @@ class Job:
                 object.__setattr__(self, name, None)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedWith:
+    """What a job really trained with, as its log or workload.toml tells; without a name, neither does."""
+
+    name: str = ""  # `torch`; of a miniature what it is written with, `numpy`
+    version: str = ""
+    source: str = ""  # which of the two tells it
+    miniature: bool = False
+    instead_of: str = ""  # of a miniature: the framework that it stands in for
+    real: str = ""  # of a miniature: the option that trains with that framework; empty if the workload has no such way
+
+
 @dataclass(frozen=True)
 class LogPart:
     """Text of a node's log from an offset, and the offset of what follows."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from pytest_aisbench.model.case import Mode, Shape
-from pytest_aisbench.model.job import Power
+from pytest_aisbench.model.job import Power, TrainedWith
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.metric import Curve, Pace
 from pytest_aisbench.model.verdict import Background, Finding, Ruling
@@ -85,6 +85,7 @@ class TrialEntry:
     endpoints: Mapping[str, str] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
     power: Power | None = None
+    trained_with: TrainedWith | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,11 @@ class CaseEntry:
     def single_server(self) -> bool:
         """True if every node trains alone."""
         return self.mode == Mode.SINGLE_SERVER.value
+
+    @property
+    def trained_with(self) -> TrainedWith | None:
+        """What the newest trial trained with; None if no log was read, as in ledgers of older versions."""
+        return self.trials[-1].trained_with if self.trials else None
 
     @property
     def efficiency(self) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_aisbench.errors import AisbenchError, Blame
 from pytest_aisbench.model.case import Case
-from pytest_aisbench.model.job import Job, Power, Request, Stage
+from pytest_aisbench.model.job import Job, Power, Request, Stage, TrainedWith
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Measurement, MissingResult
 from pytest_aisbench.model.verdict import Background, Past, Ruling, Verdict
 
@@ -78,6 +78,7 @@ class Trial:
     endpoints: Mapping[str, str] = field(default_factory=dict)  # ways into its job, by name; an address may be unknown
     usage: Mapping[str, float] = field(default_factory=dict)  # percent by what was used: mean over time and nodes
     power: Power | None = None  # what its nodes drew
+    trained_with: TrainedWith | None = None  # None until its logs are read
     # By metric the value that its case is judged by. The fixture `trial` fills it in; the ledger has the measurements.
     metrics: Mapping[str, float] = field(default_factory=dict, compare=False, metadata={"stored": False})
 

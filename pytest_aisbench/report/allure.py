@@ -31,6 +31,7 @@ from pytest_aisbench.model.results import CaseEntry, Executor, RunEntry, TrialEn
 from pytest_aisbench.model.verdict import Ruling, Verdict, number
 from pytest_aisbench.report import results
 from pytest_aisbench.report.charts import StepSpan, step_spans
+from pytest_aisbench.report.columns import trained_with_sentence
 from pytest_aisbench.report.host_plugins import RERUN, STATUS, ReportedTest, guarded, switch_on, warn
 from pytest_aisbench.report.rank_charts import case_charts
 from pytest_aisbench.report.text import ERROR_OF_TEST, as_typed, json_lines, safe_link, what_to_do, write_text
@@ -285,6 +286,7 @@ def parameters(case: CaseEntry, run: RunEntry) -> list[tuple[str, str]]:
         facts[name] = "not measured" if metric.value is None else f"{number(metric.value)} {metric.unit}".strip()
     facts |= {"platform": run.settings.get("platform", ""), "nodes": case.nodes, "devices": case.devices_per_node}
     facts |= {"mode": case.mode, "trials": len(case.trials), "card-hours": case.card_hours}
+    facts |= {"trained with": sentence} if (sentence := trained_with_sentence(case, ENGLISH)) else {}
     traits = case.trials[-1].traits if case.trials else {}
     facts |= {name: value for name, value in traits.items() if name not in facts}
     return [(plain(name), plain(str(value))) for name, value in facts.items()]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 
 from pytest_aisbench.i18n import Language
+from pytest_aisbench.model.job import TrainedWith
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.model.results import CaseEntry
 from pytest_aisbench.model.verdict import number
@@ -76,6 +77,28 @@ def wanted(case: CaseEntry, metric: str) -> str:
 def verdict_text(case: CaseEntry, say: Language) -> str:
     """The verdict with its meaning in the language of the report."""
     return say.word(case.verdict.value) if case.verdict else say("not judged")
+
+
+def trained_with_text(software: TrainedWith | None, say: Language) -> str:
+    """What really trained, in few words: `torch 2.13.0`, `numpy miniature` or `unknown`."""
+    if software is None:
+        return NOT_MEASURED
+    if software.miniature:
+        return say("miniature", name=software.name)
+    return f"{software.name} {software.version}".rstrip() or say("unknown software")
+
+
+def trained_with_sentence(case: CaseEntry, say: Language) -> str:
+    """The same, with what a miniature stands in for and how to train with that; empty if no log was read."""
+    software = case.trained_with
+    if software is None:
+        return ""
+    text = trained_with_text(software, say)
+    if software.instead_of:
+        text = say("miniature instead", miniature=text, framework=software.instead_of)
+    if software.real:
+        text = say("real framework", text=text, framework=software.instead_of, option=software.real)
+    return text
 
 
 def _bare_verdict(case: CaseEntry, say: Language) -> str:
@@ -155,6 +178,11 @@ COLUMNS = (
         Output.PAGE,
         text=_both_wanted,
         value=lambda case: _first_number(wanted(case, THROUGHPUT) or wanted(case, ACCURACY)),
+    ),
+    Column(
+        "trained with",
+        Output.PAGE | Output.PAPER | Output.MARKDOWN,
+        text=lambda case, say: trained_with_text(case.trained_with, say),
     ),
     Column("remarks", Output.PAGE, text=_remarks, value=lambda case: float(sum(_remark_counts(case).values())) or None),
     Column("trials", Output.MARKDOWN, text=lambda case, _say: str(len(case.trials)), heading="trials column"),

@@ -16,7 +16,7 @@ from pytest_aisbench.model.clock import seconds_of
 from pytest_aisbench.model.messages import plain, translated
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, Executor, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
-from pytest_aisbench.report.columns import Column, Output, columns_of
+from pytest_aisbench.report.columns import Column, Output, columns_of, trained_with_sentence
 from pytest_aisbench.report.rank_charts import Chart, case_charts
 from pytest_aisbench.report.text import (
     as_typed,
@@ -276,6 +276,8 @@ def _lead(case: CaseEntry, frame: CaseContext, limit: int) -> str:
             "against last run", run=run, was=number(was), now=number(speed.value), share=f"{speed.value / was - 1:+.1%}"
         )
         lines.append(f"<div>{text(comparison, limit)}</div>")
+    if sentence := trained_with_sentence(case, say):
+        lines.append(f"<div>{escape(say('trained with'))}: {text(sentence, limit)}</div>")
     return "".join(lines)
 
 

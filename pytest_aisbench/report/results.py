@@ -15,11 +15,14 @@ from typing import Any, TypeVar
 import pytest
 
 from pytest_aisbench.errors import LedgerError
+from pytest_aisbench.i18n import ENGLISH
 from pytest_aisbench.judge.standards import TIME, Field, standard_fields
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.codec import dump
+from pytest_aisbench.model.job import TrainedWith
 from pytest_aisbench.model.results import CaseEntry, RunEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.model.verdict import Finding
+from pytest_aisbench.report.columns import trained_with_text
 from pytest_aisbench.report.text import write_bytes
 from pytest_aisbench.stash import SETTINGS
 
@@ -52,6 +55,16 @@ _CASE: Table[CaseEntry] = {
     "findings": lambda case: [finding_document(finding) for finding in case.findings],
     "trials": lambda case: [_row(_TRIAL, trial) for trial in case.trials],
     "parameters": lambda case: dict(case.parameters),
+    "trained_with": lambda case: trained_with_document(case.trained_with),
+}
+_TRAINED_WITH: Table[TrainedWith] = {
+    "text": lambda software: trained_with_text(software, ENGLISH),
+    "name": lambda software: software.name or None,
+    "version": lambda software: software.version or None,
+    "source": lambda software: software.source or None,
+    "miniature": lambda software: software.miniature,
+    "instead_of": lambda software: software.instead_of or None,
+    "real": lambda software: software.real or None,
 }
 _METRIC: Table[Value] = {"value": lambda metric: metric.value, "unit": lambda metric: metric.unit}
 _LOGGED_METRIC: Table[Value] = {**_METRIC, "source": lambda metric: metric.source}
@@ -94,6 +107,10 @@ def results_document(entry: RunEntry) -> Any:
 
 def case_document(case: CaseEntry) -> Any:
     return _row(_CASE, case)
+
+
+def trained_with_document(software: TrainedWith | None) -> Any:
+    return _row(_TRAINED_WITH, software) if software else None
 
 
 def finding_document(finding: Finding) -> Any:

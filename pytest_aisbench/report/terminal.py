@@ -18,7 +18,7 @@ from pytest_aisbench.model.messages import plain, translated
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Series
 from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Outcome, Ruling, number
-from pytest_aisbench.report.columns import Column, Output, columns_of, common_unit, verdict_text
+from pytest_aisbench.report.columns import Column, Output, columns_of, common_unit, trained_with_sentence, verdict_text
 from pytest_aisbench.report.text import (
     cut,
     display_width,
@@ -82,11 +82,11 @@ def skipped_lines(skipped: Mapping[str, str], width: int, say: Language = ENGLIS
     """The cases that no test judged because it was skipped, and why; those with the same reason in one line."""
     by_reason: dict[str, list[str]] = {}
     for case, why in skipped.items():
-        by_reason.setdefault(why.replace(f"{case} ", ""), []).append(plain(case))
+        by_reason.setdefault(why.replace(f"{case} ", ""), []).append(case)
     for why, cases in by_reason.items():
-        names = ", ".join(cases[:_MOST_NAMES])
-        names += f" {say('more', count=len(cases) - _MOST_NAMES)}" if len(cases) > _MOST_NAMES else ""
-        yield from wrapped(f"{say('skipped')}: {names}: {plain(why)}", "  ", max(width, NARROWEST), {"yellow": True})
+        yield from wrapped(
+            f"{say('skipped')}: {_listed(cases, say)}: {plain(why)}", "  ", max(width, NARROWEST), {"yellow": True}
+        )
 
 
 def summary_lines(run: RunEntry, folder: str, page: str, width: int, say: Language = ENGLISH) -> list[Line]:
@@ -98,6 +98,7 @@ def summary_lines(run: RunEntry, folder: str, page: str, width: int, say: Langua
         *([*troubles[1:], ("", {})] if troubles else ()),  # the first line is empty
         *_table(cases, width, say),
         *_nodes(cases),
+        *_trained_with(cases, width, say),
         *_end(run, cases, page, width, say),
     ]
 
@@ -155,6 +156,24 @@ def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
                 values = [value for value in by_server if value is not None]
                 average = mean(values) if values and len(values) == len(by_server) == case.nodes else None
                 yield f"report >> {metric}_list:{list(by_server)} average:{average}", {}
+
+
+def _trained_with(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
+    """What really trained: cases that trained with the same in one line. A miniature says nothing of a framework."""
+    by_software: dict[str, list[str]] = {}
+    for case in cases:
+        if sentence := trained_with_sentence(case, say):
+            by_software.setdefault(sentence, []).append(case.id)
+    if by_software:
+        yield "", {}
+    for sentence, names in by_software.items():
+        line = say("cases trained with", cases=_listed(names, say), software=plain(sentence))
+        yield from wrapped(line, "  ", width)
+
+
+def _listed(names: Sequence[str], say: Language) -> str:
+    more = f" {say('more', count=len(names) - _MOST_NAMES)}" if len(names) > _MOST_NAMES else ""
+    return ", ".join(map(plain, names[:_MOST_NAMES])) + more
 
 
 def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language) -> Iterator[Line]:

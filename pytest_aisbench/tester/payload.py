@@ -32,7 +32,7 @@ from pytest_aisbench.model.results import (
     make_upload,
 )
 from pytest_aisbench.model.verdict import Background, Finding, Ruling
-from pytest_aisbench.report.results import fields_as_json
+from pytest_aisbench.report.results import fields_as_json, trained_with_document
 
 SENTINEL = "2020-01-30 14:16:00"  # how ais-bench-stubs writes a time that was not set; a number that was not set is 0
 # Keys of train_result_info, in the predecessor's spelling and order, and the unit of each.
@@ -136,6 +136,7 @@ def _evidence(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Any]:
         "traits": {plain(key, 80): plain(value, 300) for key, value in (trial.traits if trial else {}).items()},
         "trials": len(case.trials),
         "ran_s": trial.ran_s if trial else None,
+        **({"trained_with": trained_with_document(case.trained_with)} if case.trained_with else {}),
     }
 
 

@@ -175,7 +175,15 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 )
 
 
+_MINIATURE = rf"\b(\w{{1,20}}) miniature, \1 version {_VERSION}{_END}"  # what a miniature of suites/ prints first
 LOGGED_SOFTWARE = tuple(dict.fromkeys(name for name, _ in _PATTERNS))  # what `software_versions` may name
+
+
+def miniature_software(text: str) -> tuple[str, str] | None:
+    """What a miniature is written with, and its version, if the log says that a miniature trained."""
+    line = next((line for line in text.splitlines() if " miniature, " in line), "")
+    match = re.search(_MINIATURE, line[:MOST_CHARACTERS])
+    return (match[1], match[2]) if match else None
 
 
 @functools.cache  # compiled at the first line that may name a version: it takes 8 ms, and not every log has one

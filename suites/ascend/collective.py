@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contract import ContractError
+from telling import tell_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -113,8 +114,10 @@ def joined(job: Job) -> Iterator[str]:
 
 
 def _initialise(job: Job, target: str) -> None:
+    import mindspore
     from mindspore import context, set_seed
 
+    tell_version(job, "mindspore", mindspore.__version__)
     context.set_context(mode=context.GRAPH_MODE, device_target=target)
     set_seed(job.arguments.seed)  # the ranks start from the same weights
     if target == ASCEND:

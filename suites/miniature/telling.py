@@ -23,6 +23,20 @@ def report(job: Job, began: float, wall: float, *, steps: int, batch: int, epoch
     job.write_throughput(rate)
 
 
+def tell_version(job: Job, name: str, version: str) -> None:
+    """Which framework trains here; the report of a run shows it."""
+    if job.rank == 0:
+        print(f"{name} version: {version}", flush=True)
+
+
+def tell_miniature(job: Job) -> None:
+    """That no framework trains here, but numpy."""
+    import numpy as np
+
+    if job.rank == 0:
+        print(f"numpy miniature, numpy version {np.__version__}", flush=True)
+
+
 def tell_weights(arrays: Iterable[Any]) -> None:
     """The same on every rank, or the gradients were not exchanged."""
     checksum = 0

@@ -18,7 +18,7 @@ import numpy as np
 from contract import ContractError, positive
 from exchange import Exchange
 from layers import flatten
-from telling import judge, tell_weights
+from telling import judge, tell_miniature, tell_weights
 
 if TYPE_CHECKING:
     from contract import Job
@@ -67,6 +67,7 @@ def streams_of(job: Job) -> range:
 def train(job: Job, network: Network, shard: Samples, held_out: Samples) -> None:
     """Train on this rank's shard, arrays of (stream, sample, …); judge the network; write the results."""
     with closing(Exchange(job.rank, job.size, job.rendezvous, job.arguments.timeout)) as exchange:
+        tell_miniature(job)
         job.write_throughput(descend(job, exchange, network, shard, held_out))
     if job.rank == 0:
         judge(job, network.accuracy(*held_out))

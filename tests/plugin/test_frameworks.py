@@ -22,6 +22,7 @@ parameters = { layers = 50 }
 """
 )
 LARGE = SCRIPT.replace('"12.5"', '"99.5"') + "\nimport sys\nassert '--layers=50' in sys.argv\n"
+LARGE += "print('MindSpore version: 2.3.0', flush=True)\n"
 
 
 def both(yard: Yard) -> None:
@@ -52,6 +53,7 @@ def test_without_being_asked_it_trains_in_miniature(yard: Yard) -> None:
     ended = yard.pytest("suites", "--nodes", "1")
     assert ended.code == 0, ended.out
     assert rate(ended.results) == 25.0
+    assert ended.results["cases"][0]["trained_with"]["text"] == "unknown"  # its script tells nothing
 
 
 def test_asked_to_it_trains_with_the_framework(yard: Yard) -> None:
@@ -59,6 +61,8 @@ def test_asked_to_it_trains_with_the_framework(yard: Yard) -> None:
     ended = yard.pytest("suites", "--nodes", "1", "--aisbench-frameworks", "mindspore")
     assert ended.code == 0, ended.out
     assert rate(ended.results) == 199.0
+    assert ended.results["cases"][0]["trained_with"]["text"] == "mindspore 2.3.0"
+    assert "toy-1x2: trained with mindspore 2.3.0" in ended.out
 
 
 def test_the_job_runs_in_the_python_that_has_the_framework(yard: Yard, tmp_path: Path) -> None:

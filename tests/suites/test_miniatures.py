@@ -30,6 +30,7 @@ NONE: Mapping[Any, str] = MappingProxyType({})
 DEADLINE = 45.0  # seconds, for anything; less than the 60 that ranks wait for each other on their own
 
 LOG_LINES = (
+    r"numpy miniature, numpy version \d[\w.]+",
     r"epoch: 1 step: \d+, loss is \d+\.\d+",
     r"Train epoch time: \d+\.\d{3} ms, per step time: \d+\.\d{3} ms",
     r"train done starttime:.+ endtime:.+ stepsize:.+ batchsize:16 epochsize:. alldatasum:\d+ single_throughput_rate:.+",

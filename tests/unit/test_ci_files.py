@@ -145,7 +145,7 @@ def test_whatever_was_measured_the_files_can_be_read(unit: str, value: float | N
     names, values = csv.reader(io.StringIO(ci.csv_table(run(case))))
     assert len(names) == len(values)
     assert all(math.isfinite(float(each)) for each in values)
-    assert columns(ci.markdown_summary(run(case))) == {8}
+    assert columns(ci.markdown_summary(run(case))) == {9}
 
 
 def test_the_table_for_plots_is_names_and_values() -> None:
@@ -188,7 +188,7 @@ def test_strangers_words_stay_text_in_the_summary() -> None:
     assert set(page.tags) <= {"h2", "p", "code", "ul", "li", "strong", "table", "thead", "tbody", "tr", "th", "td", "a"}
     assert page.tags.count("strong") == 1
     assert page.tags.count("code") == 1  # the run
-    assert set(page.rows) == {8}
+    assert set(page.rows) == {9}
     assert plain(HOSTILE) in page.words
     assert [link for link in page.links if link not in ci.FILES] == ["https://console.example/jobs/1"]
 

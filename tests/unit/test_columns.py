@@ -56,9 +56,10 @@ def test_the_columns_are_those_that_readers_know() -> None:
         return [column.inline_head(ENGLISH) for column in columns.columns_of(output)]
 
     table = ["case", "verdict", "throughput", "wanted", "accuracy", "wanted"]
-    assert headings(Output.TERMINAL) == headings(Output.PAPER) == table
-    assert headings(Output.MARKDOWN) == [*table, "trials", "card-hours"]
-    assert headings(Output.PAGE) == ["verdict", "throughput", "accuracy", "wanted", "remarks"]
+    assert headings(Output.TERMINAL) == table
+    assert headings(Output.PAPER) == [*table, "trained with"]
+    assert headings(Output.MARKDOWN) == [*table, "trained with", "trials", "card-hours"]
+    assert headings(Output.PAGE) == ["verdict", "throughput", "accuracy", "wanted", "trained with", "remarks"]
 
 
 def test_all_reports_show_what_the_threshold_wants_and_not_a_later_finding_on_its_metric() -> None:

@@ -12,7 +12,7 @@ from factories import make_case_entry, make_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.engine.collect import logged_versions
+from pytest_aisbench.engine.collect import beginning_of_logs
 from pytest_aisbench.engine.takeover import Fingerprints, Traits, address_of
 from pytest_aisbench.judge.comparison import (
     RunDifference,
@@ -29,6 +29,7 @@ from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.metric import LogReading, Metric
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, PreviousRun, Value
 from pytest_aisbench.model.verdict import Ruling, Threshold
+from pytest_aisbench.traininglog.activity import software_versions
 
 words = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=5)
 
@@ -150,7 +151,7 @@ def test_the_logs_of_all_nodes_tell_what_trained(case: Case, tmp_path: Path) -> 
     for node, driver in enumerate(("21.0.2", "21.0.4")):
         (tmp_path / f"worker-{node}.log").write_text(f"CANN version: 5.0.2\ndriver version: {driver}\n")
     trial = make_trial(case, logs=("worker-0.log", "worker-1.log", "worker-2.log", "other.txt"))
-    assert logged_versions(trial, tmp_path) == {"cann": "5.0.2", "driver": "21.0.2, 21.0.4"}
+    assert software_versions(beginning_of_logs(trial, tmp_path)) == {"cann": "5.0.2", "driver": "21.0.2, 21.0.4"}
 
 
 PASSED, FAILED = Ruling.PASSED, Ruling.FAILED

@@ -85,6 +85,7 @@ def test_a_passed_case_is_written_as_the_design_says(tmp_path: Path) -> None:
         "devices_per_node": 2,
         "mode": "cluster",
         "parameters": {},
+        "trained_with": None,
         "verdict": "PASSED",
         "reason": f"throughput 40 images/s, wanted >= 35 images/s: {INSIDE}; accuracy 0.75, wanted >= 0.7",
         "card_hours": 0.004,

@@ -18,7 +18,7 @@ from contract import ContractError, Job, positive, run
 from looks import CLASSES
 from meeting import meet
 from mnist import EVAL, SIZE, TRAIN, generate, read
-from telling import judge, report, tell_weights
+from telling import judge, report, tell_version, tell_weights
 
 if TYPE_CHECKING:
     from mnist import Split
@@ -107,8 +107,11 @@ def callbacks(job: Job, hvd: Any, tf: Any) -> list[Any]:
 def main(job: Job) -> None:
     options = job.arguments
     hvd = meet(job)
+    import horovod
     import tensorflow as tf
 
+    tell_version(job, "horovod", horovod.__version__)
+    tell_version(job, "tensorflow", tf.__version__)
     use_own_device(tf, hvd.local_rank())
     tf.random.set_seed(options.seed + job.rank)
     everything, held_out = data(job)

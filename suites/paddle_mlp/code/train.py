@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from contract import ContractError, Job, answer_for, positive
 from launching import read_rank
 from points import CLASSES, FEATURES, held_out, shard
-from telling import judge, report, tell_weights
+from telling import judge, report, tell_version, tell_weights
 from training import arguments
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def main(job: Job) -> None:
     import paddle
     from paddle.distributed import fleet
 
+    tell_version(job, "paddle", paddle.__version__)
     options = job.arguments
     if os.environ.get("PADDLE_DISTRI_BACKEND") == "gloo":
         meet_once(job.size)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from contract import ContractError, Job, answer_for, number, positive
 from launching import read_rank
 from points import CLASSES, FEATURES, held_out, shard
-from telling import judge, report, tell_weights
+from telling import judge, report, tell_version, tell_weights
 from training import arguments
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def main(job: Job) -> None:
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
+    tell_version(job, "torch", torch.__version__)
     options = job.arguments
     device, backend = place(number(os.environ, "LOCAL_RANK", 0))
     distributed.init_process_group(backend)
