@@ -48,6 +48,13 @@ def register(commands: Any) -> None:
     jobs.add_argument("--all", action="store_true", help=f"the last {_MOST_TRIALS} trials, whatever became of them")
     add_ledger_options(jobs)
     jobs.set_defaults(act=_jobs)
+    why = "end jobs in the ledger alone, because their platform is gone for good"
+    actions = jobs.add_subparsers(metavar="forget", dest="what")
+    forget = add_command(actions, "forget", why, "aisbench jobs forget 3043/13231")
+    forget.add_argument("job", nargs="*", metavar="JOB_ID", help="the id of a job, or its name")
+    forget.add_argument("--on", default="", metavar="PLATFORM", help="every job there, as `jobs --json` names it")
+    add_ledger_options(forget)
+    forget.set_defaults(act=_forget)
     stop = add_command(
         commands, "stop", "stop jobs of the ledger, and wait until the platform confirms", "aisbench stop --all-mine"
     )
@@ -89,6 +96,19 @@ def _jobs(options: argparse.Namespace) -> None:
         print("\n".join(table(trials)) or "no job is in flight")
 
 
+def _forget(options: argparse.Namespace) -> int:
+    from pytest_aisbench.engine.cancel import forget
+
+    if not (options.job or options.on):
+        raise UsageFault("name jobs, or --on PLATFORM", advice="`aisbench jobs --json` shows them")
+    code = 0
+    with closing(open_ledger(read_settings(options, platform=LOCAL))) as ledger:
+        for report in forget(ledger, SystemClock(), options.job, options.on, _person()):
+            print(plain(cancel_line(report)), flush=True)
+            code = code if report.settled else FAILED
+    return code
+
+
 def _stop(options: argparse.Namespace) -> int:
     from pytest_aisbench.engine.cancel import CancelCommand
 
@@ -96,6 +116,7 @@ def _stop(options: argparse.Namespace) -> int:
         raise UsageFault("name jobs, or --all-mine", advice="`aisbench jobs` shows them")
     settings, code = _settings(options), 0
     with _ledger(settings) as ledger, closing(connect_platform(settings)) as platform:
+        ledger.rename_platform(platform)
         command = CancelCommand(ledger, platform, SystemClock(), options.force, _person())
         if options.all_mine:
             reports = command.all_mine()

@@ -331,7 +331,8 @@ class CancelCommand:
         trial, job, alive = held.trial, _job(held), held.holder is Holder.ALIVE
         if trial.platform_id != self.platform.platform_id:
             where = f"on {trial.platform_id!r}" if trial.platform_id else "on a private cloud of its run"
-            return CancelReport(job, f"is {where}, not on {self.platform.platform_id!r}")
+            gone = f"; if that is gone for good: aisbench jobs forget {job}"
+            return CancelReport(job, f"is {where}, not on {self.platform.platform_id!r}{gone}")
         if held.in_flight and alive and not self.force:
             text = f"held by run {trial.run}, which is alive ({held.owner}); --force stops it all the same"
             return CancelReport(job, text)
@@ -425,6 +426,28 @@ class CancelCommand:
     def _over(self, trial: Trial, job: Job | None) -> Trial:
         cancelled = replace(trial, job=job or trial.job, fault=_CANCELLED_BY_COMMAND)
         return cancelled.moved(Step.HARVEST, self.clock.now())
+
+
+def forget(ledger: JobLedger, clock: Clock, jobs: Iterable[str], platform_id: str, who: str) -> Iterator[CancelReport]:
+    """End jobs in the ledger alone, since no platform can be asked about them any more: the named ones, and all of a
+    platform. Jobs that a live run holds stay."""
+    now = clock.now()
+    there = ledger.in_flight(now)
+    by_name = {name: held for held in there for name in (held.trial.job_id, held.trial.name) if name}
+    yield from (CancelReport(job, "is no job in flight of this ledger") for job in jobs if job not in by_name)
+    wanted = [held for held in there if platform_id and held.trial.platform_id == platform_id]
+    wanted += [by_name[job] for job in dict.fromkeys(jobs) if job in by_name and by_name[job] not in wanted]
+    for held in ledger.with_holders(wanted, clock):
+        if held.holder is Holder.ALIVE:
+            yield CancelReport(_job(held), f"held by run {held.trial.run}, which is alive ({held.owner})")
+            continue
+        fault = Fault(Blame.PERSON, message("forgotten", who=who))
+        job = held.trial.job or Job(held.trial.job_id or "", Phase.LOST, "")
+        over = replace(held.trial, job=replace(job, phase=Phase.LOST), fault=fault).moved(Step.DONE, clock.now())
+        if ledger.amend(held, over, clock.now()):
+            yield CancelReport(_job(held), f"forgotten; it was on {held.trial.platform_id!r}", settled=True)
+        else:
+            yield CancelReport(_job(held), "a run has just taken it over; ask again")
 
 
 def _job(held: HeldTrial) -> str:

@@ -81,6 +81,7 @@ class Run:
         self.ledger = Ledger(ledger)
         self.folder = make_folder(settings.reports, self.id)
         point_latest(settings.reports, self.id)
+        self.ledger.rename_platform(platform)
         for other in read_journals(settings.reports, self.ledger):
             say(f"the journal of run {other}, whose ledger failed, was brought into the ledger")
         for dead in self.ledger.end_orphans(clock.now(), is_long_dead):

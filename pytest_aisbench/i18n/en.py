@@ -193,6 +193,7 @@ _MESSAGES = {
     "stopped by run": "stopped by run {run}",
     "stopped before": "job {job} was stopped before this run took it over",
     "another day": "the job ended on another day: its results do not show that the cluster works today",
+    "forgotten": "forgotten by {who} with `aisbench jobs forget`: its platform could not be asked any more",
     "stopped by hand": "stopped by `aisbench stop`",
     "stopped by command": "stopped by {who} with `aisbench stop`",
     "cloud ended": "the private local cloud ended with its run {run}",

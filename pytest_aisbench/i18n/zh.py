@@ -187,6 +187,7 @@ _MESSAGES = {
     "stopped by run": "被运行 {run} 停止",
     "stopped before": "作业 {job} 在本次运行接管之前已被停止",
     "another day": "作业在此前某天已结束：其结果不能证明今天的情况",
+    "forgotten": "{who} 用 `aisbench jobs forget` 将其从记录中移除：已无法再向其平台查询",
     "stopped by hand": "被 `aisbench stop` 停止",
     "stopped by command": "被 {who} 用 `aisbench stop` 停止",
     "cloud ended": "私有的本地云已随运行 {run} 结束",

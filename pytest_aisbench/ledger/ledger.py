@@ -16,6 +16,7 @@ from pytest_aisbench.model import codec
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.job import Job, Phase
 from pytest_aisbench.model.messages import message, plain
+from pytest_aisbench.model.ports import HasFormerIds
 from pytest_aisbench.model.results import RESULTS, RUNS, SCHEMA, CaseBrief, CaseEntry, Executor, PreviousRun, RunEntry
 from pytest_aisbench.model.trial import Fault, Step, Trial
 from pytest_aisbench.model.verdict import Ruling
@@ -34,6 +35,9 @@ _SAVE_IF_STILL_LEFT = f"""{_SAVE_IF_UNCHANGED} AND EXISTS (
     SELECT 1 FROM runs WHERE runs.run = ? AND owner = ? AND lease = ? AND (finished IS NULL) = ?)"""  # noqa: S608 - made of our own words
 # The fence grows whenever another process takes the trial: from then on the former owner writes nothing.
 _SAVE_IF_OURS = f"{_SAVE} WHERE trials.run = excluded.run AND trials.fence = excluded.fence"
+_RENAME_PLATFORM = """
+UPDATE trials SET place = ?, record = json_set(json_remove(record, '$.place'), '$.platform_id', ?) WHERE place = ?
+"""
 _SAVE_CASE = "INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?)"
 MAY_RUN = "(t.step IN ('SUBMIT', 'WATCH') OR json_extract(t.record, '$.job.phase') IN ('PENDING', 'RUNNING'))"
 _LEFT = f"""
@@ -146,6 +150,15 @@ class Ledger:
         """Who used `aisbench stop` on the job of a live run; empty if no person did."""
         rows = self.database.read_committed("SELECT who FROM stops WHERE job_id = ?", job_id)
         return str(rows[0][0]) if rows else ""
+
+    def rename_platform(self, platform: object) -> None:
+        """Let the trials of a platform that an older version knew by another platform_id have the present one."""
+        former = platform.former_platform_ids if isinstance(platform, HasFormerIds) else ()
+        for old in former:
+            # No lock where there is nothing to rename: nearly always.
+            if self.database.read("SELECT 1 FROM trials WHERE place = ? LIMIT 1", old):
+                new = platform.platform_id  # type: ignore[attr-defined]
+                self.database.write(_RENAME_PLATFORM, new, new, old)
 
     def left_trials(self, case_id: str, platform_id: str, run: str) -> list[LeftTrial]:
         """The case's trials of other runs on this platform: the newest one, and all whose job may run."""

@@ -13,6 +13,7 @@ import hmac
 import json
 import logging
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -119,6 +120,7 @@ class LocalCloud:
         accounts = Accounts.load_or_generate(data / "accounts.json")
         accounts.clock_skew = self._clock_skew
         account = accounts.first()
+        cloud_id = _identity(data / "identity")
         objects = Objects(data / "objects", kept=self._data is not None)
         stack.callback(objects.close)
         objects.create_bucket(account.bucket, account.region)
@@ -184,6 +186,7 @@ class LocalCloud:
             listener.start()
         self._books = control.books
         self._card = {
+            "cloud_id": cloud_id,
             "modelarts_endpoint": urls["modelarts"],
             "obs_endpoint": urls["obs"],
             "iam_endpoint": urls["iam"],
@@ -261,6 +264,13 @@ def _folder(data: Path | None, stack: ExitStack) -> Path:
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     _lock(data, stack)
     return data.absolute()  # nodes have working folders of their own
+
+
+def _identity(file: Path) -> str:
+    """What tells this cloud from every other: kept with its data, since each start chooses other ports."""
+    if not file.exists():
+        file.write_text(secrets.token_hex(8))
+    return file.read_text().strip()
 
 
 def _lock(data: Path, stack: ExitStack) -> None:

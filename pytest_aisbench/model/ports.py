@@ -240,6 +240,14 @@ class Platform(Protocol):
 
 
 @runtime_checkable
+class HasFormerIds(Protocol):
+    """A platform that ledgers of an older version know by another platform_id."""
+
+    @property
+    def former_platform_ids(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
 class HasConsole(Protocol):
     """A platform with a web page for each job."""
 

@@ -65,6 +65,7 @@ class Card:
     tester: str = ""  # the address of its Tester
     tester_token: Secret = NO_SECRET
     private: bool = False  # it ends with the run that started it
+    cloud_id: str = ""  # tells it from every other, whatever its ports; an older cloud has none
 
 
 class Local(ModelArts):
@@ -86,6 +87,7 @@ class Local(ModelArts):
                 vendor_class()
             card = self._cloud.card() if self._cloud else read_card(settings.cloud or Path())
             self._card, self.tester, self.tester_token = card.access, card.tester, card.tester_token
+            self._cloud_id = card.cloud_id
             self.private = card.private or self._cloud is not None
             super().__init__(dataclasses.replace(settings, access=self._card))
         except BaseException:
@@ -95,14 +97,19 @@ class Local(ModelArts):
 
     @property
     def platform_id(self) -> str:
-        return "" if self._cloud else super().platform_id
+        return "" if self._cloud else cloud_platform_id(super().platform_id, self.session.endpoint, self._cloud_id)
+
+    @property
+    def former_platform_ids(self) -> Sequence[str]:
+        return [super().platform_id] if self._cloud_id and not self._cloud else []
 
     def share(self) -> Mapping[str, Any]:
         """The card, in a file that only this user can read, for other processes of the run to use the same cloud."""
         if self._card_file is None:
             descriptor, name = tempfile.mkstemp(prefix="aisbench-cloud-", suffix=".json")
             with os.fdopen(descriptor, "w") as file:
-                json.dump(_card_data(Card(self._card, self.tester, self.tester_token, private=True)), file)
+                card = Card(self._card, self.tester, self.tester_token, private=True, cloud_id=self._cloud_id)
+                json.dump(_card_data(card), file)
             self._card_file = self._shared_file = Path(name)
         return {"cloud": self._card_file}
 
@@ -230,6 +237,11 @@ class PrivateCloud:
         return line
 
 
+def cloud_platform_id(by_address: str, endpoint: str, cloud_id: str) -> str:
+    """The platform_id with the cloud's own identity in place of its port, which changes with each start."""
+    return by_address.replace(endpoint, f"http://127.0.0.1/{cloud_id}", 1) if cloud_id else by_address
+
+
 def read_card(file: Path) -> Card:
     try:
         text = file.read_bytes()
@@ -252,14 +264,15 @@ def _parse_card(text: bytes, source: str) -> Card:
     for key in ("access_key", "secret_access_key"):
         values[key] = Secret(values[key])
     tester, token = str(card.get("tester_endpoint", "")), Secret(str(card.get("tester_token", "")))
-    return Card(Access(**values), tester, token, private=card.get("private") is True)
+    cloud_id = str(card.get("cloud_id", ""))
+    return Card(Access(**values), tester, token, private=card.get("private") is True, cloud_id=cloud_id)
 
 
 def _card_data(card: Card) -> dict[str, Any]:
     values = {key: getattr(card.access, field) for key, field in _CARD.items()}
     plain = {key: value.reveal() if isinstance(value, Secret) else value for key, value in values.items()}
     tester = {"tester_endpoint": card.tester, "tester_token": card.tester_token.reveal()}
-    return {**plain, **tester, "private": card.private}
+    return {**plain, **tester, "private": card.private, "cloud_id": card.cloud_id}
 
 
 def _require_listener(endpoint: str) -> None:

@@ -46,6 +46,7 @@ CARD = {
     "apulis_password",
     "apulis_vc",
     "apulis_storage",
+    "cloud_id",
 }
 COMMAND = [sys.executable, "-m", "pytest_aisbench.localcloud", "--apulis"]
 

@@ -17,6 +17,7 @@ from waiting import PATIENCE
 from pytest_aisbench.cli import _parser
 
 KEYS = [
+    "cloud_id",
     "modelarts_endpoint",
     "obs_endpoint",
     "iam_endpoint",

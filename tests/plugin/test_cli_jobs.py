@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from commands import AISBENCH
+from commands import AISBENCH, local_cloud
 from forking import Child
 from yard import SCRIPT, Gate, Yard, submitted
 
@@ -239,3 +239,24 @@ def test_a_plugin_that_is_installed_offers_its_platform(yard: Yard, card: Path) 
     )
     done = yard.aisbench("logs", "job-1", "--node", "3", "--platform", "mars", PYTHONPATH=str(info.parent))
     assert (done.returncode, done.stdout) == (0, "red dust of job-1 on 3\n"), done.stderr
+
+
+def test_a_cloud_that_was_started_again_on_its_data_is_the_same_place(tmp_path: Path, yard: Yard) -> None:
+    """Its ports are others: the jobs that ended with it must not stay in flight for ever."""
+    gate = Gate()
+    yard.suite(script=gate.wait + SCRIPT)
+    kept = ("--data", str(tmp_path / "cloud"))
+    with local_cloud(tmp_path, *kept) as card:
+        before = json.loads(card.read_text())
+        left_job(Yard(yard.folder, card))
+    (job,) = json.loads(yard.aisbench("jobs", "--json").stdout)["jobs"]
+    assert before["cloud_id"] in job["platform"]
+    with local_cloud(tmp_path, *kept) as card:
+        after = json.loads(card.read_text())
+        assert after["cloud_id"] == before["cloud_id"]
+        assert after["modelarts_endpoint"] != before["modelarts_endpoint"]
+        stopped = yard.aisbench("stop", "--all-mine", "--cloud", str(card))
+    assert stopped.returncode == 0, stopped.stdout
+    assert yard.aisbench("jobs").stdout.strip() == "no job is in flight"
+    forgotten = yard.aisbench("jobs", "forget", job["job_id"])
+    assert (forgotten.returncode, forgotten.stdout) == (1, f"{job['job_id']}: is no job in flight of this ledger\n")

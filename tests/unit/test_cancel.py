@@ -18,6 +18,7 @@ from pytest_aisbench.engine.cancel import (
     CancelReport,
     cancel_unfinished,
     confirm,
+    forget,
     lines_of_running_jobs,
 )
 from pytest_aisbench.engine.submit import new_trial
@@ -296,6 +297,40 @@ def test_a_job_of_another_platform_is_not_taken_for_a_lost_one(
         assert "modelarts elsewhere" in report.text
     assert platform.cancelled == []
     assert kept(ledger).fault is None
+
+
+def test_what_no_platform_can_be_asked_about_is_forgotten(
+    ledger: JobLedger, trial: Trial, clock: Any, healthy: Make
+) -> None:
+    gone = "local http://127.0.0.1:1/ obs://bucket/"
+    ledger.save_trial(replace(trial, platform_id=gone), clock.now())
+    stopped = stop(ledger, healthy(Phase.RUNNING), clock)
+    assert not stopped.settled
+    assert stopped.text.endswith("if that is gone for good: aisbench jobs forget job-1")
+    (unknown,) = forget(ledger, clock, ["job-9"], "another platform", "me@here")
+    assert (unknown.job, unknown.settled) == ("job-9", False)
+    (report,) = forget(ledger, clock, [], gone, "me@here")
+    assert report.settled
+    assert ledger.in_flight(clock.now()) == []
+    assert list(CancelCommand(ledger, healthy(Phase.RUNNING), clock).all_mine()) == []  # exit 0 from now on
+    over = kept(ledger)
+    assert over.job
+    assert (over.step, over.job.phase) == (Step.DONE, Phase.LOST)
+    assert "forgotten by me@here" in over.stopped_by
+
+
+def test_a_job_of_a_live_run_is_not_forgotten(ledger: JobLedger, trial: Trial, clock: Any) -> None:
+    ledger.database.write("UPDATE runs SET owner = ?", ELSEWHERE)
+
+    def sleep(seconds: float) -> None:
+        clock.time += seconds
+        ledger.renew("run-1", 0.0)
+
+    clock.sleep = sleep
+    (report,) = forget(ledger, clock, ["job-1"], "", "me@here")
+    assert not report.settled
+    assert "which is alive" in report.text
+    assert kept(ledger) == trial
 
 
 def test_a_live_run_keeps_its_job_and_a_stranger_his_unless_forced(

@@ -23,7 +23,18 @@ from pytest_aisbench.model.verdict import Outcome, Ruling
 ROOT = Path(pytest_aisbench.__file__).parent
 CHINESE = language("zh")
 SECTIONS = ("messages", "report", "names", "metrics", "exit_codes", "tester")
-LATIN = {"rank", "CUSUM", "aisbench", "stop", "expected", "failure", "t", "s"}  # Chinese readers use these words too
+LATIN = {
+    "rank",
+    "CUSUM",
+    "aisbench",
+    "stop",
+    "jobs",
+    "forget",
+    "expected",
+    "failure",
+    "t",
+    "s",
+}  # Chinese readers use these words too
 SAY = ("say", "_say", "inline", "named")  # what a Language is called where it is used
 USERS = ("pytest_aisbench.i18n.Language", "pytest_aisbench.stash.language")
 CODE = {

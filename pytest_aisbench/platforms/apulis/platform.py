@@ -28,7 +28,7 @@ from pytest_aisbench.platforms.apulis.request import job_id
 from pytest_aisbench.platforms.apulis.session import ApulisHttp, reading
 from pytest_aisbench.platforms.apulis.settings import NAME, ApulisAccess, ApulisKind, apulis_access, require_apulis
 from pytest_aisbench.platforms.apulis.watch import PHASES, Watch
-from pytest_aisbench.platforms.local import read_card
+from pytest_aisbench.platforms.local import cloud_platform_id, read_card
 from pytest_aisbench.secret import Secret
 from pytest_aisbench.stores.obs import Obs
 from pytest_aisbench.stores.shared_folder import BUCKET, SharedFolder
@@ -49,7 +49,9 @@ class Apulis:
 
     def __init__(self, settings: Settings) -> None:
         self.max_jobs, self.poll_s, patience_s = 8, 5.0, 60.0
+        self._cloud_id = ""
         if settings.cloud:
+            self._cloud_id = read_card(settings.cloud).cloud_id
             settings = _with_card(settings, settings.cloud)
             self.max_jobs, self.poll_s, patience_s = machine_cores(), 0.2, 5.0
         self._access, self._keys = apulis_access(settings), settings.access
@@ -70,6 +72,14 @@ class Apulis:
 
     @property
     def platform_id(self) -> str:
+        return cloud_platform_id(self._id_by_address, self._access.endpoint, self._cloud_id)
+
+    @property
+    def former_platform_ids(self) -> Sequence[str]:
+        return [self._id_by_address] if self._cloud_id else []
+
+    @property
+    def _id_by_address(self) -> str:
         return f"{self.name} {self._access.endpoint} {self._access.user} {self.root}"
 
     def share(self) -> Mapping[str, Any]:
