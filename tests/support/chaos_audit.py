@@ -119,7 +119,7 @@ def essence(results: Any) -> dict[str, Any]:
 
 
 _OF_THIS_TIME = {"job_id", "queued_s", "ran_s", "stage", "usage"}
-_NOISE = re.compile("; noise unknown: [^;]*")
+_NOISE = re.compile(r"; noise unknown: [^;]*|: the interval [^()]*\([^()]*\)")  # it tells how long the history is
 
 
 def of_results(results: Any, undisturbed: dict[str, Any]) -> Iterator[str]:

@@ -109,7 +109,7 @@ def test_a_trial_that_is_taken_over_is_no_history_until_it_is_judged_again(ledge
     assert history.all(case.id) == ()
     assert not ledger.save_trial(trial, 3.0)  # it is not run-1's any more
     assert history.all(case.id) == ()
-    ledger.save_trial(replace(trial, run="run-2"), 3.0)
+    ledger.save_trial(replace(trial, run="run-2", fence=1), 3.0)
     assert [found.run for found in history.all(case.id)] == ["run-2"]
 
 

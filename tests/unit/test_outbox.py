@@ -29,7 +29,7 @@ NOT_JUDGED = message("not judged") + message("because", why="stopped")  # as a r
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
-        ledger.begin(RUN, {}, 1.0)
+        ledger.begin(RUN, {}, 1.0, "elsewhere:1")
         yield ledger
 
 
