@@ -124,6 +124,13 @@ def sit_out_outage(trial: Trial, error: AisbenchError, now: float, limits: Limit
     return postpone(_with_time(trial, "silent", since), error, now, limits)
 
 
+def silent_since(trial: Trial) -> float | None:
+    """Since when the platform gives no answer about the trial's job, or to its submission; None if it answers."""
+    if trial.step is Step.SUBMIT and trial.attempts:
+        return trial.times.get("submit")
+    return trial.times.get("silent") if trial.step is not Step.DONE else None
+
+
 def postpone(trial: Trial, error: AisbenchError, now: float, limits: Limits) -> Trial:
     """The trial with the time before which the platform wants no further request, if it named one."""
     return _with_time(trial, "retry_after", now + min(error.pause_s, limits.outage_s)) if error.pause_s else trial

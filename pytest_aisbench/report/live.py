@@ -6,8 +6,9 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
@@ -16,7 +17,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from pytest_aisbench.engine.collect import append_log
-from pytest_aisbench.engine.watch import LogMonitor
+from pytest_aisbench.engine.watch import OUTAGE_S, LogMonitor, silent_since
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import Phase
 from pytest_aisbench.model.messages import plain
@@ -288,6 +289,8 @@ def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> 
     activity = scene.activities.get(trial.id)
     lasted = seconds_in_phase(trial, scene.now)
     start = f"{padded(fit(plain(trial.case.id), name), name)}  {_state(trial, activity):<7}  {_hours(lasted):>7}"
+    if silence := _silence(scene, [trial]):
+        return f"{start}  {silence}"
     if not _is_running(trial):
         return start
     share = share_done(trial, activity, scene.now)
@@ -302,6 +305,19 @@ def _bar(scene: Scene, trial: Trial, name: int, width: int, *, curves: bool) -> 
         if display_width(row) <= width:
             break
     return row
+
+
+def _silence(scene: Scene, trials: Iterable[Trial]) -> str:
+    """Since when the platform says nothing of these trials' jobs, and until when we wait; empty while it answers."""
+    since = min((at for trial in trials if (at := silent_since(trial)) is not None), default=None)
+    if since is None:
+        return ""
+    lasted = _hours(scene.now - since)
+    return f"no answer since {_clock_time(since)} ({lasted}), waiting until {_clock_time(since + OUTAGE_S)}"
+
+
+def _clock_time(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def _beside(trial: Trial, activity: JobActivity | None, *, curves: bool) -> Iterator[str]:
@@ -349,6 +365,8 @@ def _figure(value: float) -> str:
 
 
 def _short(scene: Scene, trial: Trial) -> str:
+    if silent_since(trial) is not None:
+        return f"{plain(trial.case.id)} silent"
     activity = scene.activities.get(trial.id)
     share = share_done(trial, activity, scene.now) if _is_running(trial) else 1.0
     how_far = f" {share:.0%}" if share is not None else f" {_hours(seconds_in_phase(trial, scene.now))}"
@@ -361,9 +379,11 @@ def _counts(scene: Scene) -> str:
     done = sum(trial.step is Step.DONE for trial in scene.trials)
     running = sum(map(_is_at_work, scene.trials))
     waiting = len(scene.trials) - done - running
+    counts = f"{done}/{len(scene.trials)} done, {running} running, {waiting} waiting"
+    if silence := _silence(scene, scene.trials):
+        return f"{counts}; {silence}"  # when all will be over, only the platform could say
     left = _until_all(scene)
-    eta = f", eta {_hours(left)}" if left is not None else ""
-    return f"{done}/{len(scene.trials)} done, {running} running, {waiting} waiting{eta}"
+    return f"{counts}, eta {_hours(left)}" if left is not None else counts
 
 
 def _until_all(scene: Scene) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -123,6 +124,22 @@ def test_a_heartbeat(scene: Scene) -> None:
         "aisbench +1:02:05 1/9 done, 4 running, 4 waiting, eta 1:06:10"
         " | resnet50-2x8 28% ~14150 images/s loss 2.1, bert-1x8 1%, plain-1x1 0:00:05 stalled loss 2, ends-1x1 100%"
     )
+
+
+def test_a_platform_that_says_nothing_is_shown_with_its_hours(
+    make: Any, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    request.addfinalizer(time.tzset)
+    running = make("w", "1x1", Phase.RUNNING, 600, expected_s=601.0)
+    silent = replace(running, times={**running.times, "silent": NOW - 75})
+    scene = Scene(NOW, NOW - 700, [silent, make("v", "1x1", None)], {}, 1)
+    said = "no answer since 02:45:25 (0:01:15), waiting until 03:00:25"
+    assert heartbeat_line(scene) == f"aisbench +0:11:40 0/2 done, 1 running, 1 waiting; {said} | w-1x1 silent"
+    assert bar_lines(scene, 120) == [f"w-1x1  running  0:10:00  {said}", f"0/2 done, 1 running, 1 waiting; {said}"]
+    lost = make("s", "1x1", None, step=Step.SUBMIT, attempts=2, times={"submit": NOW - 75})
+    assert said in heartbeat_line(Scene(NOW, NOW, [lost], {}, 1))
 
 
 def test_a_heartbeat_of_many(make: Any) -> None:
