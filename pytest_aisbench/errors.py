@@ -13,6 +13,7 @@ AisbenchError
 │   ├── Rejected            a request the platform understood and turned down    → FAILED
 │   ├── OutOfQuota          no room for another job
 │   ├── StagingFailed       an upload or download did not arrive whole
+│   │   └── Damaged         a download that changed on the way; retryable
 │   ├── QueueOverdue        it waited longer than it may
 │   └── JobLost             the platform no longer knows the job, or lost its nodes
 ├── BudgetSpent             the run has cost what it may                        → FAILED
@@ -135,6 +136,12 @@ class OutOfQuota(PlatformError):
 
 class StagingFailed(PlatformError):
     """What was to be in the Store, or to come from it, did not arrive whole."""
+
+
+class Damaged(StagingFailed):
+    """What came from the Store is not what it has: cut, or changed on the way. The next download may be whole."""
+
+    retryable = True
 
 
 class QueueOverdue(PlatformError):

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from pytest_aisbench.config.access import Access, service_endpoint
 from pytest_aisbench.engine.staging import PIECE
-from pytest_aisbench.errors import BadAnswer, StagingFailed, Unreachable
+from pytest_aisbench.errors import BadAnswer, Damaged, Garbled, StagingFailed, Unreachable
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Head, Upload
@@ -85,13 +85,16 @@ class Obs:
         return str(getattr(body, "location", "") or "")
 
     def head(self, url: StoreUrl) -> Head | None:
-        answer = self._client.ask("look up", url, lambda obs: obs.getObjectMetadata(url.bucket, url.key), allow=(404,))
+        def request(obs: Any) -> Any:
+            result = obs.getObjectMetadata(url.bucket, url.key)
+            if result.status < 300 and not obs.headers().get("content-length", "").isdecimal():
+                raise Garbled(f"cannot look up {url}: the answer has no length")
+            return result
+
+        answer = self._client.ask("look up", url, request, allow=(404,))
         if answer.status == 404:
             return None
-        size = answer.headers.get("content-length", "")
-        if not size.isdecimal():
-            raise BadAnswer(f"cannot look up {url}: the answer has no length")
-        return Head(url, int(size), answer.md5, _metadata(answer))
+        return Head(url, int(answer.headers["content-length"]), answer.md5, _metadata(answer))
 
     def read(self, url: StoreUrl) -> bytes | None:
         whole = io.BytesIO()
@@ -129,9 +132,7 @@ class Obs:
     def objects(self, url: StoreUrl) -> Iterator[Head]:
         prefix, marker, markers = _folder(url), "", set[str]()
         while True:
-            page = self._client.ask("list", url, partial(_list, url.bucket, prefix, marker)).body
-            if page is None:
-                raise BadAnswer(f"cannot list {url}: the answer is not a listing")
+            page = self._client.ask("list", url, partial(_list, url, prefix, marker)).body
             for key, size, etag in page.contents:
                 yield Head(StoreUrl(url.bucket, key), size, md5_of(etag))
             if not page.is_truncated:
@@ -234,9 +235,13 @@ def _folder(url: StoreUrl) -> str:
     return url.key if url.is_folder else f"{url.key}/"
 
 
-def _list(bucket: str, prefix: str, marker: str, obs: Any) -> Any:
+def _list(url: StoreUrl, prefix: str, marker: str, obs: Any) -> Any:
+    """A page of a listing; what is none, or half of one, is asked for again."""
     # Ask for encoded keys: XML cannot contain some of the characters that a key may have.
-    return obs.listObjects(bucket, prefix=prefix, marker=marker or None, max_keys=_PAGE, encoding_type="url")
+    result = obs.listObjects(url.bucket, prefix=prefix, marker=marker or None, max_keys=_PAGE, encoding_type="url")
+    if result.status < 300 and result.body is None:
+        raise Garbled(f"cannot list {url}: the answer is not a listing")
+    return result
 
 
 def _metadata(answer: Answer) -> dict[str, str]:
@@ -263,7 +268,10 @@ def _save_body(url: StoreUrl, body: Body, answer: Answer, out: IO[bytes]) -> Non
         raise Unreachable(f"cannot read {url}: it broke off after {size} of {body.size} bytes")
     body.close()  # only now, read to its end, may the connection be used again
     if answer.md5 and answer.md5 != digest.hexdigest():
-        raise StagingFailed(f"{url} arrived with other bytes than the Store has", advice="try again")
+        raise Damaged(f"{url} arrived with other bytes than the Store has", advice="try again")
+    if body.size is None and not answer.md5 and not body.result.chunked:
+        # Headers that were cut: what came may be nothing, or half, and no one could tell.
+        raise Damaged(f"cannot read {url}: the answer has neither a length nor a checksum", advice="try again")
 
 
 # Large files: many parts at once. A part that breaks off is sent again, not the whole file.

@@ -310,7 +310,9 @@ class ObsClient:
         if isinstance(error, (OSError, http.client.HTTPException, Warning)):
             return Unreachable(f"{what}: no answer from {self._server}: {why}")
         _LOG.debug("the vendor's OBS client failed", exc_info=error)  # a traceback has no values, and so no keys
-        return BadAnswer(f"{what}: {why}")
+        # It stumbles like this over headers that were cut, or changed on the way.
+        damaged = isinstance(error, (ValueError, LookupError, AttributeError))
+        return (Garbled if damaged else BadAnswer)(f"{what}: {why}")
 
 
 def _signing(signature: str, region: str) -> dict[str, Any]:

@@ -37,7 +37,8 @@ from pytest_aisbench.stores.obs import Obs
 
 URL = StoreUrl("bucket", "folder/object")
 KEY, SECRET = "AK-that-nobody-sees", "SK-that-nobody-sees"
-CUT, GARBAGE = -1, -2  # not statuses: close without an answer; answer something that is not HTTP
+# Not statuses: close without an answer; answer what is not HTTP; send the body as the whole answer, and close.
+CUT, GARBAGE, CUT_HEADERS = -1, -2, -3
 
 
 def md5(data: bytes) -> str:
@@ -89,6 +90,10 @@ def handler(script: Script) -> type[BaseHTTPRequestHandler]:
                 return
             if status == GARBAGE:
                 self.wfile.write(b"this is not HTTP\r\n\r\n")
+                self.close_connection = True
+                return
+            if status == CUT_HEADERS:
+                self.wfile.write(content)
                 self.close_connection = True
                 return
             self.send_response(status)
@@ -257,11 +262,45 @@ def test_a_body_that_breaks_off_is_fetched_again(script: Script, store: Obs) -> 
     assert len(script.seen) == 2
 
 
-def test_bytes_that_are_not_what_the_store_has_are_refused(script: Script, store: Obs, tmp_path: Path) -> None:
-    script.then(200, b"wrong", ETag=f'"{md5(b"right")}"')
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        (200, b"ri9ht", {"ETag": f'"{md5(b"right")}"'}),  # a bit
+        (200, b"right", {"ETag": f'"{md5(b"right")}"', "Content-Length": "4", "Connection": "close"}),
+        (200, b"right", {"ETag": f'"{md5(b"right")}"', "Content-Length": "6", "Truncated": "yes"}),
+        (200, b"right", {"Content-Length": "five", "Connection": "close", "ETag": ""}),
+        (CUT_HEADERS, b"HTTP/1.1 200 OK\r\nx-obs-request-id: R-1\r\nConte", {}),
+        (CUT_HEADERS, b"HTTP/1.1 200 OK\r\nx-obs-request-id: R-1\r\nContent-Length: ", {}),
+        (CUT_HEADERS, b"HTTP/1.1 200 OK\r\nx-obs-req", {}),
+        (CUT_HEADERS, b"HTTP/1.1 2", {}),
+    ],
+    ids=str,
+)
+def test_one_damaged_answer_is_asked_for_again(script: Script, store: Obs, damaged: Any) -> None:
+    script.replies.append(damaged)
+    script.then(200, b"right", ETag=f'"{md5(b"right")}"')
+    assert store.read(URL) == b"right"
+    assert len(script.seen) == 2
+
+
+def test_a_damaged_look_and_listing_are_asked_for_again(script: Script, store: Obs) -> None:
+    script.then(200, Content_Length="").then(200, Content_Length="5")
+    head = store.head(URL)
+    assert head is not None
+    assert head.size == 5
+    script.then(200, listing("folder/a")[:40]).then(200, listing("folder/a"))
+    assert [each.url.key for each in store.objects(StoreUrl("bucket", "folder/"))] == ["folder/a"]
+
+
+def test_bytes_that_are_never_what_the_store_has_are_refused(
+    script: Script, connect: Callable[[float], Obs], tmp_path: Path
+) -> None:
+    store = connect(0.3)
+    for _ in range(20):
+        script.then(200, b"wrong", ETag=f'"{md5(b"right")}"')
     with pytest.raises(StagingFailed, match="other bytes"):
         store.read(URL)
-    script.then(200, listing("folder/a")).then(200, b"wrong", ETag=f'"{md5(b"right")}"')
+    script.replies.insert(0, (200, listing("folder/a"), {}))
     with pytest.raises(StagingFailed, match="other bytes"):
         store.download(StoreUrl("bucket", "folder/"), str(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -303,10 +342,11 @@ def test_a_part_that_fails_ends_the_upload_on_the_server_too(
 
 
 @pytest.mark.parametrize("page", [b"<html>", b"<html></html>", b"<List><IsTruncated>true</IsTruncated></List>"])
-def test_a_listing_that_cannot_be_is_an_error(script: Script, store: Obs, page: bytes) -> None:
-    script.then(200, page)
+def test_a_listing_that_cannot_be_is_an_error(script: Script, connect: Callable[[float], Obs], page: bytes) -> None:
+    for _ in range(20):
+        script.then(200, page)
     with pytest.raises(BadAnswer):
-        list(store.objects(StoreUrl("bucket", "folder/")))
+        list(connect(0.3).objects(StoreUrl("bucket", "folder/")))
 
 
 def test_a_listing_in_circles_ends(script: Script, store: Obs) -> None:
