@@ -179,6 +179,7 @@ def read_all(folder: Path) -> dict[str, Any]:
     answers = zip(asked, printed, strict=False)
     said = {" ".join(command): json.loads(text) for command, text in answers}
     del said["references propose"]["diff"]
+    del said["history"]["summaries"]  # a field that came later; it is made of what `history CASE` shows
     said["results"] = {
         name: json.loads((kept.folder / "reports" / run / "results.json").read_bytes()) for name, run in RUNS.items()
     }
