@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from urllib.parse import urlsplit, urlunsplit
 
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine import preflight, watch
@@ -18,6 +17,7 @@ from pytest_aisbench.engine.budget import Budget, estimates
 from pytest_aisbench.engine.cancel import lines_of_running_jobs
 from pytest_aisbench.engine.collect import PowerMeter
 from pytest_aisbench.engine.fleet import Fleet
+from pytest_aisbench.engine.origin import origin
 from pytest_aisbench.engine.scheduler import Scheduler
 from pytest_aisbench.engine.staging import Stager
 from pytest_aisbench.engine.submit import new_trial
@@ -32,11 +32,11 @@ from pytest_aisbench.ledger.journal import Journal, read_journals
 from pytest_aisbench.ledger.lease import LEASE_S, Lease, is_long_dead, this_process
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.runs import make_folder, point_latest, request_name, run_id, write_request
-from pytest_aisbench.logs import get_logger, ignored, log_ignored
+from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.case import Case
 from pytest_aisbench.model.clock import day
 from pytest_aisbench.model.ports import Clock, Platform
-from pytest_aisbench.model.results import CaseEntry, Executor, RunEntry
+from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import Ruling, Verdict
 
@@ -88,7 +88,8 @@ class Run:
             if dead.case.id in self._cases:
                 say(f"{dead.case.id}: the job of {dead.run} died with its private local cloud; another is submitted")
         now = clock.now()
-        who = executor(os.environ)
+        folder = self._wants[0][0].workload.folder if self._wants else os.curdir
+        who = origin(os.environ, folder)
         owner, max_jobs = this_process(), settings.max_jobs or platform.max_jobs
         self.ledger.begin(self.id, settings.public(), now, owner, now + LEASE_S, executor=who)
         head = {"run": self.id, "started": now, "settings": settings.public(), "owner": owner}
@@ -247,42 +248,3 @@ class Run:
             # The ledger has the request too, and reports a full disk.
             with ignored(_LOG, LedgerError, "%s: the file of its request", trial.name, level=logging.WARNING):
                 write_request(self.folder, name, trial.request)
-
-
-def executor(variables: Mapping[str, str]) -> Executor:
-    """The CI server and build that started the run, by the environment variables that it sets."""
-
-    def variable(name: str) -> str:
-        return variables.get(name, "")
-
-    if variable("JENKINS_URL"):
-        return _named("Jenkins", variable("JOB_NAME"), variable("BUILD_NUMBER"), variable("BUILD_URL"))
-    if variable("GITLAB_CI"):
-        return _named("GitLab", variable("CI_PROJECT_PATH"), variable("CI_PIPELINE_IID"), variable("CI_JOB_URL"))
-    if variable("GITHUB_ACTIONS"):
-        server, repository, run = (
-            variable("GITHUB_SERVER_URL"),
-            variable("GITHUB_REPOSITORY"),
-            variable("GITHUB_RUN_ID"),
-        )
-        url = f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
-        return _named("GitHub", variable("GITHUB_WORKFLOW"), variable("GITHUB_RUN_NUMBER"), url)
-    return Executor()
-
-
-def _named(name: str, job: str, number: str, url: str) -> Executor:
-    order = int(number) if number.isascii() and number.isdigit() else None
-    build = f"{job} #{number}".strip() if number else job
-    return Executor(name, build, _without_keys(url), order)
-
-
-def _without_keys(url: str) -> str:
-    """The link to a build without the user name, token and query that it may contain."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        log_ignored(_LOG, error, "the link to the build")
-        return ""
-    if parts.scheme not in {"http", "https"}:
-        return ""
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

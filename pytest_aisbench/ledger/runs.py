@@ -18,6 +18,7 @@ from pytest_aisbench.ledger.ledger import MAY_RUN, Ledger, read_trial, record
 from pytest_aisbench.model import codec
 from pytest_aisbench.model.job import Request
 from pytest_aisbench.model.ports import Clock
+from pytest_aisbench.model.results import Executor
 from pytest_aisbench.model.trial import Trial
 
 LATEST = "latest"
@@ -42,18 +43,29 @@ class RunSummary:
     exit_code: int | None
     settings: Mapping[str, Any]
     verdicts: Mapping[str, int]  # how many cases have which; UNJUDGED for those without
+    executor: Executor = Executor()
 
 
 def newest_runs(database: Database, limit: int, skip: int = 0) -> list[RunSummary]:
     """The newest runs, after the first `skip` of them."""
     rows = database.read(
-        "SELECT run, started, finished, exit_code, settings FROM runs ORDER BY started DESC, run DESC LIMIT ? OFFSET ?",
+        "SELECT run, started, finished, exit_code, settings, executor FROM runs"
+        " ORDER BY started DESC, run DESC LIMIT ? OFFSET ?",
         *(limit, skip),
     )
     return [
-        RunSummary(run, started, finished, code, json.loads(settings), _verdicts(database, run))
-        for run, started, finished, code, settings in rows
+        RunSummary(
+            *(run, started, finished, code, json.loads(settings), _verdicts(database, run)),
+            executor=codec.load(Executor, json.loads(executor)),
+        )
+        for run, started, finished, code, settings, executor in rows
     ]
+
+
+def executor_of(database: Database, run: str) -> Executor:
+    """Who started the run, and from which commit."""
+    rows = database.read("SELECT executor FROM runs WHERE run = ?", run)
+    return codec.load(Executor, json.loads(rows[0][0])) if rows else Executor()
 
 
 def _verdicts(database: Database, run: str) -> dict[str, int]:

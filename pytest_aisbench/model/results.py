@@ -19,14 +19,23 @@ from pytest_aisbench.model.verdict import Background, Finding, Ruling
 
 @dataclass(frozen=True)
 class Executor:
-    """The CI server and build that started a run; without a name, a person did."""
+    """The CI server and build that started a run, without a name a person did; and the commit of its suites."""
 
     name: str = ""
     build: str = ""  # as its people call it: `nightly #12`
     url: str = ""
     number: int | None = None
+    commit: str = ""  # the whole digest; empty if unknown
+    branch: str = ""
+    modified: bool | None = None  # files that git knows differ from the commit; None if a CI server named the commit
+
+    @property
+    def commit_text(self) -> str:
+        """For people: `1a2b3c4d5e main`, with `+` after the commit if files were changed since."""
+        return f"{self.commit[:_SHORT_COMMIT]}{'+' if self.modified else ''} {self.branch}".strip()
 
 
+_SHORT_COMMIT = 10
 SCHEMA = "aisbench-results/1"
 
 
@@ -196,6 +205,7 @@ class Destination:
     testid: str = ""  # the Tester's name of the test; empty: every run is a test of its own
     config: Mapping[str, Any] = field(default_factory=dict)  # what config.json says
     system: Mapping[str, Any] = field(default_factory=dict)  # what system.json says
+    origin: Executor = Executor()  # who started the run, and from which commit
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from pytest_aisbench.ledger.database import Database
 from pytest_aisbench.ledger.runs import UNJUDGED, RunSummary, newest_runs
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.messages import plain
+from pytest_aisbench.model.results import Executor
 from pytest_aisbench.model.verdict import Ruling
-from pytest_aisbench.report.text import as_typed, span, utc_time, write_text
+from pytest_aisbench.report.text import as_typed, safe_link, span, utc_time, write_text
 
 _LOG = get_logger("report")
 NAME = "index.html"
@@ -81,11 +82,20 @@ COLUMNS = (
     ("started", "number"),
     ("platform", "text"),
     ("index nodes", "text"),
+    ("commit", "text"),
+    ("build", "text"),
     ("index cases", "number"),
     ("exit code", "number"),
     ("duration", "number"),
     ("files", ""),
 )
+
+
+def _build(executor: Executor) -> str:
+    """The CI server and its build, with a link to it."""
+    name = escape(plain(f"{executor.name} {executor.build}".strip()))
+    url = safe_link(executor.url)
+    return f'<a href="{escape(url)}">{name}</a>' if url else name
 
 
 def _row(run: RunSummary, reports: Path, say: Language) -> str:
@@ -98,6 +108,8 @@ def _row(run: RunSummary, reports: Path, say: Language) -> str:
         (str(run.started), f'<time datetime="{started}">{utc_time(run.started)}</time>'),
         ("", escape(plain(str(run.settings.get("platform", ""))))),
         ("", escape(plain(nodes))),
+        ("", f"<code>{escape(plain(run.executor.commit_text))}</code>"),
+        ("", _build(run.executor)),
         (str(_weight(run)), _verdicts(run, say)),
         ("-1" if run.exit_code is None else code, escape(code)),
         (str(-1.0 if seconds is None else seconds), escape(span(seconds, say))),

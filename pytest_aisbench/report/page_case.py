@@ -60,6 +60,7 @@ def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Language, versions: s
     yield say("run"), text(run.run)
     yield say("started"), text(_clock(run.started))
     yield say("run by"), _executor(run.executor)
+    yield say("commit"), text(run.executor.commit_text)
     yield say("wall time"), escape(wall_time(run, say))
     yield say("platform"), text(as_typed(settings.get("platform") or ""))
     cluster = [say("region", name=settings["region"])] if settings.get("region") else []

@@ -20,7 +20,7 @@ from pytest_aisbench.judge.standards import TIME, Field, standard_fields
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.codec import dump
 from pytest_aisbench.model.job import TrainedWith
-from pytest_aisbench.model.results import CaseEntry, RunEntry, Straggler, TrialEntry, Value
+from pytest_aisbench.model.results import CaseEntry, Executor, RunEntry, Straggler, TrialEntry, Value
 from pytest_aisbench.model.verdict import Finding
 from pytest_aisbench.report.columns import trained_with_text
 from pytest_aisbench.report.text import write_bytes
@@ -39,6 +39,16 @@ _RUN: Table[RunEntry] = {
     "settings": lambda run: run.settings,
     "cases": lambda run: [case_document(case) for case in run.cases],
     "uploads": lambda run: run.uploads,
+    "origin": lambda run: origin_document(run.executor),
+}
+_ORIGIN: Table[Executor] = {
+    "server": lambda origin: origin.name or None,
+    "build": lambda origin: origin.build or None,
+    "number": lambda origin: origin.number,
+    "url": lambda origin: origin.url or None,
+    "commit": lambda origin: origin.commit or None,
+    "branch": lambda origin: origin.branch or None,
+    "modified": lambda origin: origin.modified,
 }
 _CASE: Table[CaseEntry] = {
     "id": lambda case: case.id,
@@ -107,6 +117,11 @@ def results_document(entry: RunEntry) -> Any:
 
 def case_document(case: CaseEntry) -> Any:
     return _row(_CASE, case)
+
+
+def origin_document(origin: Executor) -> Any:
+    """Who started a run, and from which commit."""
+    return _row(_ORIGIN, origin)
 
 
 def trained_with_document(software: TrainedWith | None) -> Any:

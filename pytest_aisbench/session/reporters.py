@@ -6,6 +6,7 @@ An error in a reporter is a warning and changes no verdict.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.i18n import language
 from pytest_aisbench.ledger.database import Database
 from pytest_aisbench.ledger.outbox import Outbox
-from pytest_aisbench.ledger.runs import RecordedTest, RecordedTests
+from pytest_aisbench.ledger.runs import RecordedTest, RecordedTests, executor_of
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.ports import Platform, Reporter
 from pytest_aisbench.model.results import PRIVATE, RUNS, CaseEntry, RunEntry
@@ -171,7 +172,9 @@ class Tester:
             return
         self._private = destination.label == PRIVATE
         self._clock = SystemClock()
-        self._outbox = Outbox(config.stash[LEDGER])
+        database = config.stash[LEDGER]
+        destination = replace(destination, origin=executor_of(database, self._run))
+        self._outbox = Outbox(database)
         self._outbox.set_destination(self._run, destination)
         self._transport = make_transport(destination.tester, tester_access(settings, self._platform, destination))
         self._refusals: list[str] = []

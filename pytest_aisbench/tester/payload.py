@@ -25,6 +25,7 @@ from pytest_aisbench.model.results import (
     UPLOAD_SCHEMA,
     CaseEntry,
     Destination,
+    Executor,
     RunEnd,
     TrialEntry,
     UploadItem,
@@ -32,7 +33,7 @@ from pytest_aisbench.model.results import (
     make_upload,
 )
 from pytest_aisbench.model.verdict import Background, Finding, Ruling
-from pytest_aisbench.report.results import fields_as_json, trained_with_document
+from pytest_aisbench.report.results import fields_as_json, origin_document, trained_with_document
 
 SENTINEL = "2020-01-30 14:16:00"  # how ais-bench-stubs writes a time that was not set; a number that was not set is 0
 # Keys of train_result_info, in the predecessor's spelling and order, and the unit of each.
@@ -87,6 +88,7 @@ def end_upload(destination: Destination, end: RunEnd, attempt: int) -> UploadIte
             "unjudged": {case: plain(reason, 200) for case, reason in end.unjudged.items()},
             "card_hours": end.unjudged_hours,
             "missing": list(end.missing),
+            **_origin(destination),
         },
     )
 
@@ -121,7 +123,13 @@ def result_body(
             "card_hours": case.card_hours,
             **_evidence(case, trial),
         },
+        **_origin(destination),
     }
+
+
+def _origin(destination: Destination) -> dict[str, Any]:
+    """Who started the run, and from which commit; nothing where neither is known."""
+    return {"origin": origin_document(destination.origin)} if destination.origin != Executor() else {}
 
 
 def _evidence(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Any]:
