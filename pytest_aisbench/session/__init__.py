@@ -27,6 +27,7 @@ def run_owner(config: pytest.Config) -> RunOwner:
         config.stash[RUN_OWNER] = owner = _new_owner(config, session_settings(config))
         config.pluginmanager.register(outcome_module, "pytest_aisbench.session.outcome")
         config.pluginmanager.register(scrubbing, "pytest_aisbench.session.scrubbing")
+        scrubbing.scrub_environment(config)
         config.pluginmanager.register(owner, "pytest_aisbench.run_owner")
     return config.stash[RUN_OWNER]
 

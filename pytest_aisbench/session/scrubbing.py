@@ -7,6 +7,7 @@ process has held.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from pytest_aisbench.secret import mask
 
+_USER_OF_ADDRESS = re.compile(r"//[^/\s@]*@")
 _DEEPEST = 8  # a report is a tree of small objects: chain, traceback, entry, locals
 
 
@@ -32,6 +34,22 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 @pytest.hookimpl(tryfirst=True)
 def pytest_internalerror(excrepr: Any) -> None:
     _scrubbed(excrepr)
+
+
+def scrub_environment(config: pytest.Config) -> None:
+    """Mask what pytest-metadata took from a CI server: the address of a build may hold a user name and a token.
+
+    pytest-html shows these very values, which are therefore replaced in place.
+    """
+    if not config.pluginmanager.has_plugin("metadata"):
+        return
+    from pytest_metadata.plugin import metadata_key  # type: ignore[import-untyped]
+
+    values: dict[str, Any] = config.stash.get(metadata_key, {})
+    for name, value in values.items():
+        if isinstance(value, str) and "://" in value:
+            bare = _USER_OF_ADDRESS.sub("//", mask(value))
+            values[name] = bare.partition("?")[0] if name.endswith("URL") else bare
 
 
 def _scrub_error(error: BaseException | None) -> None:

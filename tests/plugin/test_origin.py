@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from factories import make_case_entry, make_run_entry
+from yard import Yard
 
 from pytest_aisbench.engine.origin import origin
 from pytest_aisbench.ledger.ledger import Ledger
@@ -121,3 +122,16 @@ def test_results_page_list_and_uploads_say_it_alike(tmp_path: Path) -> None:
     assert json.loads(end.body)["origin"] == document
     nowhere = replace(bound, origin=Executor())
     assert "origin" not in payload.result_body(nowhere, "run-1", run.cases[0], 1)
+
+
+@pytest.mark.slow
+def test_no_file_of_a_run_holds_what_is_secret_in_the_address_of_its_build(yard: Yard) -> None:
+    """pytest-metadata gives pytest-html the address as the server set it."""
+    yard.suite()
+    ended = yard.pytest("suites", "--nodes", "1", env=JENKINS)
+    assert ended.code == 0, ended.out
+    assert ended.results["origin"]["url"] == NIGHTLY.url
+    files = [path for path in (yard.folder / "reports").rglob("*") if path.is_file()]
+    assert [path.name for path in files if b"s3cret" in path.read_bytes()] == []
+    page = (yard.folder / "reports" / "latest" / "report.html").read_text(encoding="utf-8")
+    assert page.count(NIGHTLY.url) >= 2  # pytest-html's own table, and ours

@@ -6,11 +6,16 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import strict_html
-from open_tester import Serving, fill, history, serving
+from open_tester import Serving, bound, case, fill, history, serving
+
+from pytest_aisbench.model.job import TrainedWith
+from pytest_aisbench.model.results import Executor, RunEnd
+from pytest_aisbench.tester.payload import end_upload, result_upload
 
 pytestmark = pytest.mark.slow
 
@@ -30,10 +35,19 @@ PAGES = (
 )
 
 
+COMMIT = "1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d"
+NIGHTLY = Executor("Jenkins", "nightly #12", "https://ci.example/12/", 12, COMMIT, "main")
+BUILT = replace(bound(), origin=NIGHTLY)
+ENDED = RunEnd("run-1", 1.0, 2.0, 0, {}, 0.0)
+MINIATURE = TrainedWith("numpy", "2.1.0", source="log", miniature=True, instead_of="torch")
+TRAINED = replace(case(), trials=tuple(replace(trial, trained_with=MINIATURE) for trial in case().trials))
+
+
 @pytest.fixture(scope="module")
 def centre(new_database: Callable[[], str]) -> Iterator[Serving]:
     db = new_database()
     fill(db, "centre", history(RUNS))
+    fill(db, "builds", [result_upload(BUILT, "run-1", TRAINED, 1), end_upload(BUILT, ENDED, 1)])
     with serving(db) as running:
         yield running
 
@@ -113,3 +127,12 @@ def test_search_finds_runs_cases_jobs_and_reasons(centre: Serving) -> None:
     assert "HTTP 503" in centre.get("/p/centre/search?q=503").text
     for words_ in ("%25", "_____", "' OR 1=1 --"):
         assert "Nothing was found" in centre.get(f"/p/centre/search?q={words_.replace(' ', '+')}").text
+
+
+def test_a_run_and_its_results_name_commit_build_and_what_trained(centre: Serving) -> None:
+    for path in ("/p/builds/t/run-1/r/run-1", f"/p/builds/t/run-1/r/run-1/c/{TRAINED.id}"):
+        page = centre.get(path).text
+        assert "<code>1a2b3c4d5e</code> main" in page, path
+        assert '<a href="https://ci.example/12/" rel="noreferrer">Jenkins nightly #12</a>' in page
+        assert strict_html.errors(page) == [], path
+    assert "numpy miniature (in place of torch)" in page
