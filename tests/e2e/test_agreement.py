@@ -329,7 +329,8 @@ def test_results_json_is_as_the_design_says(tmp_path: Path, card: Path) -> None:
     yard.suite(script=SCRIPT)
     results = yard.pytest("suites", "--nodes", "2").results
     assert results["schema"] == "aisbench-results/1"
-    assert list(results) == ["schema", "run", "started", "finished", "exit_code", "settings", "cases", "uploads"]
+    of_the_design = ["schema", "run", "started", "finished", "exit_code", "settings", "cases", "uploads"]
+    assert list(results) == [*of_the_design, "origin"]
     assert results["settings"]["platform"] == "local"
     assert results["settings"]["nodes"] == [2]
     (case,) = results["cases"]
