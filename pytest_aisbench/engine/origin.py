@@ -77,9 +77,12 @@ def _without_keys(url: str) -> str:
 def _with_git(build: Executor, folder: str) -> Executor:
     """The commit that is checked out in the folder, its branch, and whether files that git knows were changed since."""
     try:
-        asked = subprocess.run(_GIT, cwd=folder, capture_output=True, timeout=_GIT_S, check=True)
+        asked = subprocess.run(_GIT, cwd=folder, capture_output=True, timeout=_GIT_S, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         log_ignored(_LOG, error, "the commit of the suites")
+        return build
+    if asked.returncode:  # most often there is no repository
+        _LOG.debug("git tells no commit of %s: exit code %d", folder, asked.returncode)
         return build
     lines = asked.stdout.decode("utf-8", "replace").splitlines()
     heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and line.count(" ") > 1)

@@ -46,6 +46,8 @@ PASSING = {
     400: "2889",
 }
 
+NAME_TAKEN = ("V2", "ModelArts.2751")
+
 
 def each(table: dict[int, str]) -> list[tuple[int, str]]:
     return [(status, f"ModelArts.{code}") for status, codes in table.items() for code in codes.split()]
@@ -107,10 +109,21 @@ def submitted(platform: Any, cloud: LocalCloud, folder: Path, fault: Fault) -> t
     ],
 )
 def test_a_refusal_is_a_verdict_that_names_the_code(
-    platform: ModelArts, cloud: LocalCloud, tmp_path: Path, ruling: Ruling, status: int, code: str
+    platform: ModelArts,
+    cloud: LocalCloud,
+    tmp_path: Path,
+    ruling: Ruling,
+    status: int,
+    code: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     fault = Fault(service="modelarts", operation="create", status=status, code=code, message="for a reason")
-    trial, _ = submitted(platform, cloud, tmp_path, fault)
+    trial, again = submitted(platform, cloud, tmp_path, fault)
+    if (request.node.callspec.params["platform"], code) == NAME_TAKEN:
+        # A gateway that repeats a create gets this for our own job: the next attempt looks for it first.
+        assert (trial.step, again.step) == (Step.SUBMIT, Step.WATCH)
+        platform.cancel(again.job_id or "")
+        return
     assert (trial.step, trial.verdict.ruling) == (Step.DONE, ruling), trial.verdict
     assert "for a reason" in trial.verdict.reason
     assert code in trial.verdict.reason

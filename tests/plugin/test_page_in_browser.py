@@ -210,7 +210,7 @@ def test_it_speaks_chinese(browser: Browser, made: Made) -> None:
 
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     headings = page.locator("#results-table-head th").all_inner_texts()
-    assert headings == ["结果", "测试", "判定", "吞吐量", "精度", "要求", "备注", "作业时长", "链接"]
+    assert headings == ["结果", "测试", "判定", "吞吐量", "精度", "要求", "实际训练软件", "备注", "作业时长", "链接"]
     assert page.inner_text("#show_all_details") == "展开全部"
     assert re.fullmatch(r"报告生成于 \S+ \S+，由 pytest-html\s+v.*", page.inner_text("#title + p"))
     assert column(page, "result") == ["失败", "失败", "失败", "通过", "通过"]
