@@ -150,6 +150,7 @@ def test_a_rank_that_fails_ends_the_others(pods: Pods) -> None:
     assert (code, out) == (7, "AISBENCH_DONE node=0 rc=7\n")
 
 
+@pytest.mark.slow
 def test_a_job_ends_though_nobody_watches(pods: Pods) -> None:
     pods.script("import time; time.sleep(600)")
     code, out = pods.run(replace(SPEC, shape=Shape(1, 1), options=GPU, max_run_s=0.6), "master")
@@ -158,6 +159,7 @@ def test_a_job_ends_though_nobody_watches(pods: Pods) -> None:
     assert not list(pods.folder.glob("aisbench-j/node-*"))
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_before_its_ranks_begin_leaves_nothing(pods: Pods) -> None:
     """It waits for a rank table that does not come, and the time limit strikes."""
     pods.script("print('never')")
@@ -246,6 +248,7 @@ def test_a_script_that_kills_its_group_when_it_exits_keeps_its_exit_code(pods: P
     wait_until(lambda: not _running(pods.folder))
 
 
+@pytest.mark.slow
 def test_a_script_with_a_trap_and_its_children_end_when_the_job_is_stopped(pods: Pods) -> None:
     pods.script(f"python train.py &\n{GUIDES_TRAP}wait\n", "run_8p.sh")
     pods.script("import time; time.sleep(600)")

@@ -152,6 +152,7 @@ def test_a_get_that_takes_too_long_is_repeated(server: Server) -> None:
     late.set()
 
 
+@pytest.mark.slow
 def test_the_server_says_when_to_come_back(session: Session, server: Server) -> None:
     server.answer((429, b"", {"Retry-After": "1"}), (200, {}))
     started = time.monotonic()

@@ -80,6 +80,7 @@ def test_a_listing_has_every_key_once(client: Client) -> None:
     assert sorted(client.keys(BUCKET, "many/")) == sorted(f"many/{n % 7}/{n:05d}" for n in range(MANY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["list_objects", "list_objects_v2"])
 @pytest.mark.parametrize("size", [1000, 100, 2])
 def test_pages_of_boto3_come_to_an_end(boto3: Any, version: str, size: int) -> None:
@@ -209,6 +210,7 @@ def test_checksums_of_boto3_are_confirmed(boto3: Any, algorithm: str) -> None:
     assert answer[f"Checksum{algorithm}"] == base64.b64encode(digest).decode()
 
 
+@pytest.mark.slow
 def test_a_wrong_checksum_stores_nothing(boto3: Any, objects: Objects) -> None:
     wrong = base64.b64encode(b"1234").decode()
     assert _code(lambda: boto3.put_object(Bucket=BUCKET, Key="wrong", Body=b"x", ChecksumCRC32=wrong)) == (

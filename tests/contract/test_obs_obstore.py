@@ -186,12 +186,14 @@ def test_an_etag_that_is_not_the_md5_is_no_proof(
     assert "is not its MD5" in caplog.text
 
 
+@pytest.mark.slow
 def test_bytes_that_are_never_what_was_sent_are_an_error(server: Server, store: Obs, uploads: list[Upload]) -> None:
     server.reply = lambda *_: (200, "0" * 32)
     with pytest.raises(StagingFailed, match="other bytes"):
         store.upload(uploads)
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_since_it_was_read_is_noticed(server: Server, store: Obs, uploads: list[Upload]) -> None:
     Path(uploads[0].path).write_bytes(b"f1le 0")
     with pytest.raises(StagingFailed, match="other bytes"):

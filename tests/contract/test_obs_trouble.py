@@ -164,6 +164,7 @@ def test_what_may_pass_is_asked_again(script: Script, store: Obs, status: int) -
     assert script.bodies == [b"data"] * 3
 
 
+@pytest.mark.slow
 def test_retry_after_is_honoured_as_far_as_patience_goes(script: Script, connect: Callable[[float], Obs]) -> None:
     script.then(429, Retry_After="3600")
     with pytest.raises(Throttled):

@@ -262,6 +262,7 @@ def test_faults_and_books_know_the_service(apulis: Apulis) -> None:
         assert job not in [item["metadata"]["id"] for item in client.search()["items"]]
 
 
+@pytest.mark.slow
 def test_a_frozen_log_grows_no_more(apulis: Apulis) -> None:
     job = apulis.submit("train --seconds=1 --epochs=20")
     wait_until(lambda: "epoch: 1 " in apulis.log(job))

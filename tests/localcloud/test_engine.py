@@ -434,6 +434,7 @@ sys.exit("it could write")
 """
 
 
+@pytest.mark.slow
 def test_what_a_job_installs_and_removes_stays_in_its_node(submit: Callable[..., Watched], objects: Objects) -> None:
     """It sees what the cloud's Python has, and the software of other jobs is not its own."""
     before = installed()
@@ -448,6 +449,7 @@ def test_what_a_job_installs_and_removes_stays_in_its_node(submit: Callable[...,
     assert submit("import aisbench_probe").end().phase == "Failed"
 
 
+@pytest.mark.slow
 def test_a_job_cannot_write_to_the_packages_of_the_python_below(submit: Callable[..., Watched]) -> None:
     if not container_support()[0]:
         pytest.skip(container_support()[1])

@@ -407,6 +407,7 @@ def test_cards_follow_the_flavor(client: Client) -> None:
         assert f"hello from {ranks - 1}" in log
 
 
+@pytest.mark.slow
 def test_auto_stop_ends_a_job(client: Client) -> None:
     job = client.create("slow", spec__auto_stop={"time_unit": "SECONDS", "duration": 1})
     status = client.await_phase(job, FINAL)["status"]

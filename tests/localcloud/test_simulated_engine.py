@@ -98,6 +98,7 @@ def test_a_job_that_is_stopped_ends_at_once_without_results(client: CloudClient)
     assert client.keys("out/stopped/") == []
 
 
+@pytest.mark.slow
 def test_a_job_ends_when_its_auto_stop_says_so(client: CloudClient) -> None:
     job = client.create(seconds=3600, auto_stop={"time_unit": "SECONDS", "duration": 1})
     status = final(client, job)

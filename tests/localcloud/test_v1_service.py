@@ -317,6 +317,7 @@ def test_shares_are_told_back(v1: V1) -> None:
     assert {key: shown[key] for key in share} == share
 
 
+@pytest.mark.slow
 def test_the_first_job_of_a_custom_image_is_reviewed(v1: V1) -> None:
     image = {"user_image_url": "host/org/image:1", "user_command": "bash /home/work/run_train.sh python train.py"}
     version = v1.create(v1.body(**image, parameter=None))
@@ -354,6 +355,7 @@ def test_faults_strike_v1(v1: V1) -> None:
     assert v1.until(v1.create(v1.slow("scaling-job")), {15})
 
 
+@pytest.mark.slow
 def test_a_failed_job(v1: V1) -> None:
     assert v1.until(v1.create(v1.body(parameter=[{"label": "exit_code", "value": 3}])), FINAL)["status"] == FAILED
 

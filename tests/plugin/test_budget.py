@@ -146,6 +146,7 @@ def test_a_request_holds_no_key(yard: Yard, card: Path) -> None:
             assert secret not in text
 
 
+@pytest.mark.slow
 @WORKERS
 def test_a_run_past_its_budget_is_refused_before_it_is_paid_for(yard: Yard, card: Path, workers: list[str]) -> None:
     yard.suite(workload=EXPECTED)

@@ -171,6 +171,7 @@ def test_an_unknown_case_names_those_that_are_known(yard: Yard, newest: TrialRec
     assert "known: toy-1x2" in output.err
 
 
+@pytest.mark.slow
 def test_a_proposal_is_a_diff_that_applies_and_then_stands(yard: Yard, newest: TrialRecord, aisbench: Command) -> None:
     before = claims(yard).read_text(encoding="utf-8")
     output = aisbench("references", "propose")

@@ -88,6 +88,7 @@ def test_5_nothing_was_judged(yard: Yard, asked: list[str]) -> None:
     assert yard.pytest("suites", *asked).code == 5
 
 
+@pytest.mark.slow
 def test_12_the_platform_is_to_blame(simulated: Yard) -> None:
     simulated.suite("lost")
     ended = simulated.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "1")

@@ -55,6 +55,7 @@ def test_it(trial):
 }
 
 
+@pytest.mark.slow
 @WORKERS
 @pytest.mark.parametrize("fixture", BODIES)
 def test_a_fixture_works_alone(yard: Yard, card: Path, fixture: str, workers: list[str]) -> None:

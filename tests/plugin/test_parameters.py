@@ -52,6 +52,7 @@ def test_each_value_trains_a_job_and_is_judged_by_claims_of_its_own(yard: Yard, 
     assert all((ended.reports / log).is_file() for case in (small, large) for log in case["trials"][0]["logs"])
 
 
+@pytest.mark.slow
 def test_an_argument_that_only_the_marker_names_reaches_the_job(yard: Yard) -> None:
     test = PARAMETRIZED.replace("MORE", ', parameters=["batch_size"]')
     workload = WORKLOAD.replace("devices = 2", "devices = 1")
@@ -93,6 +94,7 @@ def test_an_argument_of_generated_tests_that_nothing_uses_is_refused_too(yard: Y
     assert submitted(card) == before
 
 
+@pytest.mark.slow
 def test_a_claim_knows_other_spellings_of_a_number_and_is_named_if_no_value_fits(yard: Yard) -> None:
     claims = """[local."*[batch_size=16.0]"]
 throughput = { at_least = 1000 }
@@ -108,6 +110,7 @@ throughput = { at_least = 2000 }
     assert "no test gives these values" not in one.out
 
 
+@pytest.mark.slow
 def test_the_order_of_the_marks_makes_no_other_case(yard: Yard, card: Path) -> None:
     marks = ['@pytest.mark.parametrize("epochs", [3])', '@pytest.mark.parametrize("batch_size", ["a,b=1"])']
     tests = "".join(

@@ -73,6 +73,7 @@ def test_all_skipped_at_run_time_is_exit_5(yard: Yard) -> None:
     assert yard.pytest("suites", "--nodes", "1").code == 5
 
 
+@pytest.mark.slow
 def test_k_submits_only_what_it_selects(yard: Yard, card: Path) -> None:
     yard.suite()
     yard.suite("other")

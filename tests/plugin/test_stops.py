@@ -78,6 +78,7 @@ def held_job(yard: Yard) -> str:
     return str(wait_until(running)[0]["job_id"])
 
 
+@pytest.mark.slow
 @WORKERS
 def test_it_ranks_behind_broken_and_before_passed(yard: Yard, client: CloudClient, workers: list[str]) -> None:
     yard.suite("held", workload=HELD)
@@ -114,6 +115,7 @@ def test_chinese_reports_say_it_in_chinese(yard: Yard, client: CloudClient) -> N
     assert ended.results["cases"][0]["reason"].startswith("stopped by another person or program")
 
 
+@pytest.mark.slow
 def test_stop_and_logs_of_v1_need_nothing_but_the_package(yard: Yard, cloud: LocalCloud, client: CloudClient) -> None:
     """As `train_modelarts.py --action stop`: the newest version of the job that the configuration names."""
     v1, folder = V1(cloud, client), package(yard, cloud, "V1")

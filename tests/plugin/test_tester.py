@@ -32,6 +32,7 @@ def stored(card: Path, run: str, kind: str = "results") -> list[dict[str, Any]]:
         return found
 
 
+@pytest.mark.slow
 @WORKERS
 def test_on_the_local_cloud_results_go_to_its_own_tester(yard: Yard, card: Path, workers: list[str]) -> None:
     yard.suite(test=TEST + ALONE)

@@ -313,6 +313,7 @@ def test_results_of_one_run_may_be_of_two_platforms(tester: Serving) -> None:
         assert tester.get(f"/p/two/cases/{row['platform']}/{row['name']}").status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [(5e-323,), (1e-300, 9e17), (0.0, 5e-324), (1e-310, 1e-309)])
 def test_numbers_at_the_ends_of_all_numbers_are_shown(tester: Serving, values: tuple[float, ...]) -> None:
     project = f"ends-{abs(hash(values)) % 10**9}"
