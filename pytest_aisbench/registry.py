@@ -29,7 +29,7 @@ _LOG = get_logger("platform")
 PLATFORMS = options.PLATFORMS
 REPORTERS = {
     "html": "pytest_aisbench.report.page:Html",
-    "junit": "pytest_aisbench.report.junit:Junit",
+    "junit": "pytest_aisbench.report.ci:Junit",
     "allure": "pytest_aisbench.report.allure:Allure",
     "ci": "pytest_aisbench.report.ci:Files",
     "github": "pytest_aisbench.report.ci:GitHub",

@@ -39,8 +39,16 @@ from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store, down
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.traininglog.activity import miniature_software, software_versions
 from pytest_aisbench.traininglog.curve import Progress, extend_curve
-from pytest_aisbench.traininglog.failure import LogErrors, LoggedError, Weight, first_error, read_errors
-from pytest_aisbench.traininglog.updates import expected_versions, failed_updates, other_versions
+from pytest_aisbench.traininglog.failure import (
+    LogErrors,
+    LoggedError,
+    Weight,
+    expected_versions,
+    failed_updates,
+    first_error,
+    other_versions,
+    read_errors,
+)
 
 _LOG = get_logger("fleet")
 RANK_SIZE = "ranksize.json"

@@ -18,7 +18,7 @@ from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.options import FRAMEWORKS, LOCAL, MOST_CARDS, PYTHON, parse_duration
 from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.config.toml_document import Document
-from pytest_aisbench.engine.metric_tables import read_metrics
+from pytest_aisbench.engine.logged_metrics import read_metrics
 from pytest_aisbench.errors import UsageFault, raise_together
 from pytest_aisbench.judge.values import DERIVED
 from pytest_aisbench.model.case import NAME, WORKLOAD_FILE, Case, Mode, Shape, Update, Workload, as_name

@@ -24,8 +24,7 @@ from urllib.parse import unquote_plus
 
 from pytest_aisbench.config.access import NO_HOSTS
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
-from pytest_aisbench.net.http import ServerClock
-from pytest_aisbench.net.response import QuickResponse
+from pytest_aisbench.net.http import QuickResponse, ServerClock
 
 _LOG = get_logger("store")
 _LOADING = threading.Lock()

@@ -20,9 +20,9 @@ from pytest_aisbench.model.job import StoreUrl
 from pytest_aisbench.model.ports import Upload
 from pytest_aisbench.net.http import ServerClock
 from pytest_aisbench.secret import Secret
-from pytest_aisbench.stores import obs, obstore_put
+from pytest_aisbench.stores import obs, obs_client
 from pytest_aisbench.stores.obs import Obs
-from pytest_aisbench.stores.obstore_put import why_not
+from pytest_aisbench.stores.obs_client import why_not
 
 pytest.importorskip("obstore", reason="pip install 'pytest-aisbench[obstore]'")
 KEY, SECRET, TOKEN = "AK-that-nobody-sees", "SK-that-nobody-sees", "token-that-nobody-sees"
@@ -245,7 +245,7 @@ def test_the_reason_is_in_the_log(
 
 def test_a_domain_has_the_bucket_in_its_name() -> None:
     """An address has it in the path: the other tests see it there."""
-    puts = obstore_put.SmallPuts(
+    puts = obs_client.SmallPuts(
         ENDPOINT, (Secret(KEY), Secret(SECRET), Secret("")), ServerClock(), region="region-1", **PLAIN
     )
     config: Mapping[str, Any] = dict(puts._open("bucket").config)

@@ -13,7 +13,7 @@ from pytest_aisbench import Clock, Reporter
 from pytest_aisbench.ledger.database import Database
 from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.report.allure import Allure
-from pytest_aisbench.report.junit import Junit
+from pytest_aisbench.report.ci import Junit
 from pytest_aisbench.report.page import Html
 from pytest_aisbench.report.results import Fields
 from pytest_aisbench.session import reporters, session_settings

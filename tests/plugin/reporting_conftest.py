@@ -22,8 +22,8 @@ from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import Ruling, Threshold, Verdict
 from pytest_aisbench.report import results
 from pytest_aisbench.report.allure import Allure
+from pytest_aisbench.report.ci import Junit
 from pytest_aisbench.report.host_plugins import TRIAL, case_id_of_report, trial_properties
-from pytest_aisbench.report.junit import Junit
 from pytest_aisbench.report.page import Html
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> ]]> \"'& \x1b[31m\x00\x07 \u202e 结果"

@@ -12,7 +12,7 @@ import pytest
 from factories import make_case_entry, make_run_entry
 from yard import Yard
 
-from pytest_aisbench.engine.origin import origin
+from pytest_aisbench.engine.run import origin
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.model.results import Destination, Executor, RunEnd
 from pytest_aisbench.report import index

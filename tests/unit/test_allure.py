@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_aisbench.cli.report import without_network
-from pytest_aisbench.engine.origin import executor
+from pytest_aisbench.engine.run import executor
 from pytest_aisbench.errors import PlatformError
 from pytest_aisbench.ledger.runs import PastRun, RecordedTest
 from pytest_aisbench.model.results import SCHEMA, CaseEntry, RunEntry

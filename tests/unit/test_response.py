@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.net.response import QuickResponse
+from pytest_aisbench.net.http import QuickResponse
 
 _ORDINARY = b'HTTP/1.1 200 OK\r\nDate: Wed, 18 Nov 2026 10:00:00 GMT\r\nContent-Length: 2\r\nETag: "x"\r\n\r\nok'
 

@@ -8,7 +8,7 @@ import pytest
 from factories import make_case, make_trial
 
 from pytest_aisbench.engine.collect import update_errors
-from pytest_aisbench.traininglog.updates import expected_versions, failed_updates, other_versions
+from pytest_aisbench.traininglog.failure import expected_versions, failed_updates, other_versions
 
 # The files that the vendor's guide names.
 RUN = (
