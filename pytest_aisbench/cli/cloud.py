@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.cli.options import FAILED, USAGE, add_command
+from pytest_aisbench.cli import FAILED, USAGE, add_command
 from pytest_aisbench.config.options import parse_frameworks, python_by_framework
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.localcloud import faults as faults_module

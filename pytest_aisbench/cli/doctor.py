@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_aisbench import registry
-from pytest_aisbench.cli.options import (
+from pytest_aisbench.cli import (
     FAILED,
     add_command,
     add_ledger_options,

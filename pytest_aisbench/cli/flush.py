@@ -10,14 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.cli.options import (
-    FAILED,
-    add_command,
-    add_ledger_options,
-    connect_platform,
-    open_ledger,
-    read_settings,
-)
+from pytest_aisbench.cli import FAILED, add_command, add_ledger_options, connect_platform, open_ledger, read_settings
 from pytest_aisbench.config.options import LOCAL, parse_duration
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.messages import plain

@@ -17,14 +17,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pytest_aisbench import registry
-from pytest_aisbench.cli.options import (
-    add_command,
-    add_ledger_options,
-    at_least,
-    open_ledger,
-    read_settings,
-    write_text,
-)
+from pytest_aisbench.cli import add_command, add_ledger_options, at_least, open_ledger, read_settings, write_text
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.engine import references as references_module

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.cli.options import FAILED, add_command
+from pytest_aisbench.cli import FAILED, add_command
 from pytest_aisbench.config import toml_document
 from pytest_aisbench.config.options import CONFIG_FILE
 from pytest_aisbench.errors import UsageFault, perhaps

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.cli.options import (
+from pytest_aisbench.cli import (
     FAILED,
     add_command,
     add_ledger_options,
@@ -144,7 +144,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     """The settings; a package alone means ModelArts, where the jobs of packages run."""
     settings = read_settings(options)
     if settings.package and settings.cloud is None and "platform" not in settings.sources:
-        from pytest_aisbench.platforms.modelarts.kind import ModelArtsKind
+        from pytest_aisbench.platforms.modelarts import ModelArtsKind
 
         return read_settings(options, platform=ModelArtsKind.name)
     return settings

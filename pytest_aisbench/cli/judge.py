@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pytest_aisbench import registry
-from pytest_aisbench.cli.options import add_command, at_least, write_text
+from pytest_aisbench.cli import add_command, at_least, write_text
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.engine import suites as suites_module
 from pytest_aisbench.engine.collect import first_worker_log, read_curve

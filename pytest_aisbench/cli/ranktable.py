@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.cli.options import FAILED, add_command, write_text
+from pytest_aisbench.cli import FAILED, add_command, write_text
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.ranktable.check import check_table, check_text
 from pytest_aisbench.ranktable.environment import Process, contradictions, together

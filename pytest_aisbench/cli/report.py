@@ -16,7 +16,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from pytest_aisbench.cli.options import add_command, open_ledger, read_settings
+from pytest_aisbench.cli import add_command, open_ledger, read_settings
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import LedgerError, PlatformError, UsageFault

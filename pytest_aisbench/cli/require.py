@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.cli.options import add_command
+from pytest_aisbench.cli import add_command
 
 _USAGE = """usage: aisbench require [PYTEST ARGUMENT …] > required.txt
 

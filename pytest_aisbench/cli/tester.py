@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from pytest_aisbench.cli.options import add_command
+from pytest_aisbench.cli import add_command
 from pytest_aisbench.errors import UsageFault
 
 _DB = "sqlite:///tester.db"

@@ -18,7 +18,7 @@ LEGACY_FILE = ".py"  # the suffix of a modelarts_config.py
 LOCAL = "local"
 PLATFORMS = {  # the built-in ones by name: module and class of their PlatformKind
     LOCAL: "pytest_aisbench.platforms.local_kind:LocalKind",
-    "modelarts": "pytest_aisbench.platforms.modelarts.kind:ModelArtsKind",
+    "modelarts": "pytest_aisbench.platforms.modelarts:ModelArtsKind",
     "apulis": "pytest_aisbench.platforms.apulis.settings:ApulisKind",
 }
 MOST_CARDS = 128  # of one node: no machine has more, and a typing error should not ask for a million ranks

@@ -10,7 +10,7 @@ from pytest_aisbench.config.options import FRAMEWORKS, LOCAL, python_by_framewor
 from pytest_aisbench.config.settings import PlatformKind, Settings
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.logs import get_logger, log_ignored
-from pytest_aisbench.platforms.modelarts.kind import LOCAL_OPTIONS
+from pytest_aisbench.platforms.modelarts import LOCAL_OPTIONS
 
 if TYPE_CHECKING:
     from pytest_aisbench.platforms.local import Local

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.localcloud.conform.wire import Scene
+from pytest_aisbench.localcloud.conform import Scene
 from pytest_aisbench.localcloud.server import LocalCloud
 
 DEEP = b'{"a":' * 100_000

@@ -16,8 +16,8 @@ import pytest
 
 from pytest_aisbench.localcloud.http import Listener
 from pytest_aisbench.localcloud.iam import Account, Accounts
-from pytest_aisbench.localcloud.obs.payload import _SUMS
 from pytest_aisbench.localcloud.obs.service import Obs
+from pytest_aisbench.localcloud.obs.signature import _SUMS
 from pytest_aisbench.localcloud.obs.storage import Objects
 
 BUCKET, CHUNKS = "bucket-1", (b"a" * 65536, b"b" * 300_000, b"c")

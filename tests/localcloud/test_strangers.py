@@ -15,8 +15,7 @@ import pytest
 from apulis_client import Apulis
 from cloud_client import send
 
-from pytest_aisbench.localcloud.conform import OPERATION, operations, probes
-from pytest_aisbench.localcloud.conform.wire import Answer, Scene
+from pytest_aisbench.localcloud.conform import OPERATION, Answer, Scene, operations, probes
 from pytest_aisbench.localcloud.server import LocalCloud
 from pytest_aisbench.localcloud.vendor_operations import IAM, OBS
 

@@ -16,7 +16,7 @@ from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.report import allure, ci
 from pytest_aisbench.report.host_plugins import ReportedTest
 from pytest_aisbench.report.page_case import CaseContext, case_details
-from pytest_aisbench.testing.contracts import HOSTILE, case_entry
+from pytest_aisbench.testing import HOSTILE, case_entry
 
 NODE = "suites/toy/test_toy.py::test_trains[toy-1x2]"
 

@@ -17,7 +17,7 @@ from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.runs import RecordedTest, RecordedTests
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.report import index
-from pytest_aisbench.testing.contracts import HOSTILE, case_entry
+from pytest_aisbench.testing import HOSTILE, case_entry
 
 
 @pytest.fixture

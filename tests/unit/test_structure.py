@@ -123,7 +123,7 @@ def _names_without_a_place(row: str) -> Iterator[str]:
     words = re.findall(r"`([^`]+)`", row)
     files = [word for word in words if re.fullmatch(r"[a-z][a-z\d_/]*\.py|(?:docs|tests)/[\w/.-]+", word)]
     # Hooks and contracts, which third parties use: a row names them beside the files of its own change.
-    places = [ROOT / "pytest_aisbench" / name for name in ("hookspecs.py", "testing/contracts.py")]
+    places = [ROOT / "pytest_aisbench" / name for name in ("hookspecs.py", "testing.py")]
     for file in files:
         near = places[-1].parent  # such as `wheel.py` "there"
         candidates = (ROOT / "pytest_aisbench" / file, ROOT / file, near / file)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pytest_aisbench.localcloud.engine import job_python
+from pytest_aisbench.localcloud.engine import container
 from pytest_aisbench.localcloud.engine.container import LOGS, PACKAGES, TEMPORARY, Container, Layout, base_environment
 from pytest_aisbench.localcloud.engine.launch import Launch, card_address, node_address
 
@@ -334,7 +334,7 @@ class Pod(Container):
             "grace": grace,
             "view": str(self.path("/view")) if private else "",
             "binds": self._binds() if private else [],
-            "read_only": job_python.package_folders(self._launch.interpreter),
+            "read_only": container.package_folders(self._launch.interpreter),
         }
 
     def _binds(self) -> list[tuple[str, str]]:

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from pytest_aisbench.localcloud import vendor_operations as vendor
-from pytest_aisbench.localcloud.conform import APULIS, DOCUMENT, ERROR, INJECTED, OURS, Probe
-from pytest_aisbench.localcloud.conform.wire import AT_ONCE, Answer, Scene
+from pytest_aisbench.localcloud.conform import APULIS, AT_ONCE, DOCUMENT, ERROR, INJECTED, OURS, Answer, Probe, Scene
 from pytest_aisbench.localcloud.faults import Fault
 
 _Ask = Callable[[Scene], Answer]

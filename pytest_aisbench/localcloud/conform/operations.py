@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pytest_aisbench.localcloud import vendor_operations as vendor
-from pytest_aisbench.localcloud.conform import APULIS, DOCUMENT, OPERATION, Probe
-from pytest_aisbench.localcloud.conform.wire import Answer, Scene
+from pytest_aisbench.localcloud.conform import APULIS, DOCUMENT, OPERATION, Answer, Probe, Scene
 from pytest_aisbench.localcloud.vendor_operations import Operation
 
 _Names = Callable[[Scene], Mapping[str, str]]

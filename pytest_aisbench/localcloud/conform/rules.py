@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Callable
 
 from pytest_aisbench.localcloud import vendor_operations as vendor
-from pytest_aisbench.localcloud.conform import APULIS, DOCUMENT, OURS, RULE, Probe
-from pytest_aisbench.localcloud.conform.wire import AT_ONCE, Scene
+from pytest_aisbench.localcloud.conform import APULIS, AT_ONCE, DOCUMENT, OURS, RULE, Probe, Scene
 
 
 def probes() -> list[Probe]:

@@ -17,9 +17,8 @@ from pytest_aisbench.localcloud.http import SMALL
 from pytest_aisbench.localcloud.messages import Request, Response, http_date, new_id
 from pytest_aisbench.localcloud.obs.dialect import MIME, OBS, Call, document, element, parse, stamp, text, texts
 from pytest_aisbench.localcloud.obs.index import Meta, ObjectError
-from pytest_aisbench.localcloud.obs.payload import verify_checksums
 from pytest_aisbench.localcloud.obs.settings import ABSENT, Settings, refuse_wishes
-from pytest_aisbench.localcloud.obs.signature import authenticate
+from pytest_aisbench.localcloud.obs.signature import authenticate, verify_checksums
 from pytest_aisbench.localcloud.obs.storage import PRECONDITION, Objects, Uploads, check_digest
 
 if TYPE_CHECKING:

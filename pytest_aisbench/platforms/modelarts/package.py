@@ -20,9 +20,8 @@ from pytest_aisbench.engine.suites import LEVELS, THRESHOLDS_FILE, Suite, level_
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.model.case import NAME, WORKLOAD_FILE, Update, Workload
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Metric
-from pytest_aisbench.platforms.modelarts import request
+from pytest_aisbench.platforms.modelarts import OPTIONS, request
 from pytest_aisbench.platforms.modelarts.image_rules import PRE_START_SCRIPT
-from pytest_aisbench.platforms.modelarts.kind import OPTIONS
 from pytest_aisbench.platforms.modelarts.request import POOL_FLAVORS
 
 _NAMES = {"flavor": "train_instance_type", "data": "inputs", "entry": "boot_file", "devices": "DEVICE_NUM (config.sh)"}

@@ -21,10 +21,9 @@ from pytest_aisbench.model.ports import Check, Health, checked, failure, ok, war
 from pytest_aisbench.net import retry
 from pytest_aisbench.net.http import parse_date
 from pytest_aisbench.net.retry import CHECK_S
-from pytest_aisbench.platforms.modelarts import image_rules
+from pytest_aisbench.platforms.modelarts import OPTIONS, ModelArtsKind, image_rules
 from pytest_aisbench.platforms.modelarts.image_rules import pre_start_files
 from pytest_aisbench.platforms.modelarts.jobs import Jobs, JobsV1, JobsV2
-from pytest_aisbench.platforms.modelarts.kind import OPTIONS, ModelArtsKind
 from pytest_aisbench.platforms.modelarts.request import Placement, placement
 from pytest_aisbench.platforms.modelarts.session import Session
 from pytest_aisbench.platforms.modelarts.wheel import (

@@ -1,4 +1,8 @@
-"""The contracts of the ports: one test class each for Clock, Platform, Reporter and Store."""
+"""Tests that every platform, store, reporter and clock must pass, for plugins of third parties and for our own.
+
+Inherit the contract class of your port in a test module and give it its fixtures. This module imports `errors` and
+`model` only, and nothing of ours but tests imports it.
+"""
 
 from __future__ import annotations
 
