@@ -71,6 +71,7 @@ class Run:
         self._given_away: set[str] = set()  # cases that were judged from a job which another run took over since
         self._ordinals: dict[str, int] = {}
         self._entries: dict[str, CaseEntry] = {}  # as the ledger has them, or is about to
+        self._show: Callable[[], None] = lambda: None
         preflight.require_checks(platform, self._cases.values(), settings.run_timeout, settings.reports, say)
         for line in expired_claims(self._cases.values(), day(clock.now())):
             say(line)
@@ -154,10 +155,11 @@ class Run:
 
     def rule(self, case_id: str, failure: Verdict | None = None) -> CaseEntry:
         """The case's entry after one of its tests ended. `failure` is what a test that failed makes of a case that
-        passed, or that no test wanted judged."""
+        passed, or that no test wanted judged. A test that fails because the Fleet ended judges nothing: its job may
+        run on, and the next run judges it."""
         trials = self._trials(case_id)
         verdict = self._verdicts.get(case_id) or (trials[-1].judged if trials else None)
-        if failure and (verdict is None or verdict.passed):
+        if failure and (verdict.passed if verdict else not self.fleet.crash):
             verdict = replace(failure, findings=verdict.findings if verdict else ())
         if verdict:
             self._verdicts[case_id] = verdict
@@ -175,8 +177,13 @@ class Run:
 
     def entry(self) -> RunEntry:
         """The run as the ledger has it on disk, without reading all its cases again."""
+        cases = tuple(self._entries.values())  # first: what is recorded during the sync may not be on disk after it
         self.ledger.sync()
-        return replace(self._head, cases=tuple(self._entries.values()), uploads=self.ledger.uploads(self.id))
+        return replace(self._head, cases=cases, uploads=self.ledger.uploads(self.id))
+
+    def shown_by(self, show: Callable[[], None]) -> None:
+        """Let `show` write results.json anew whenever a verdict that it shows is about to be another one."""
+        self._show = show
 
     def stop(self, *, leave: bool = False) -> list[str]:
         """Cancel all running jobs, or leave them to the next run; idempotent. A line per job that may run on."""
@@ -240,10 +247,19 @@ class Run:
             # Other shapes may have been measured after this case was judged.
             scaling = self._verdict_step.scaling_chart(trials[-1], self.fleet.trials_of_workload(case.workload.name))
             entry = replace(entry, background=replace(entry.background, scaling=scaling))
-        if entry != self._entries.get(case.id):
+        before = self._entries.get(case.id)
+        if entry != before:
+            if before and before.verdict not in {None, entry.verdict}:
+                self._withdraw(before)
             self.ledger.save_case_soon(self.id, self._ordinals.setdefault(case.id, len(self._ordinals)), entry)
             self._entries[case.id] = entry
         return entry
+
+    def _withdraw(self, entry: CaseEntry) -> None:
+        """Let results.json show no verdict on the case before the ledger has another one: a run that is killed between
+        the two would leave a report that says PASSED where the ledger says FAILED."""
+        self._entries[entry.id] = replace(entry, verdict=None)
+        self._show()
 
     def _write_request(self, trial: Trial) -> None:
         if trial.request:

@@ -120,6 +120,8 @@ class Answer:
     def _fault(self) -> AisbenchError:
         code, message = self._code_and_message()
         kind, advice = error_for(self.status, code)
+        if kind is Rejected and not code and self._is_cut():
+            kind = Garbled  # what the error means is in the half that is missing
         pause_s = parse_retry_after(self.retry_after, self.date)
         details = (
             f"HTTP {self.status}",
@@ -129,6 +131,14 @@ class Answer:
         )
         trail = ", ".join(filter(None, details))
         return kind(f"{self.place}: {message or 'no reason given'}", advice=advice, trail=trail, pause_s=pause_s)
+
+    def _is_cut(self) -> bool:
+        """True for JSON that ends in the middle."""
+        try:
+            json.loads(self.content)
+        except ValueError:
+            return self.content.lstrip().startswith((b"{", b"["))
+        return False
 
     def _code_and_message(self) -> tuple[str, str]:
         if self.status < 400:

@@ -190,15 +190,17 @@ class ResultsWriter:
         """`entry` is the run as it is at the moment of writing."""
         self._results = Results(folder)
         self._entry = entry
+        self._writing = threading.Lock()  # from before the entry is made: an older one must not replace a newer one
         self._changed = threading.Event()
         self._closing = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="aisbench-results", daemon=True)
         self._thread.start()
 
-    def write(self, entry: RunEntry) -> None:
+    def write(self) -> None:
         """Write the file now."""
-        self._results.write(entry)
+        with self._writing:
+            self._results.write(self._entry())
 
     def write_soon(self) -> None:
         """Write the file within 2 s; raises what kept the last such writing from succeeding."""
@@ -220,7 +222,7 @@ class ResultsWriter:
                 return
             self._changed.clear()
             try:
-                self._results.write(self._entry())
+                self.write()
             except (LedgerError, OSError) as error:  # the next `write_soon` raises it
                 self._error = error
             self._closing.wait(_PAUSE_S)

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_aisbench import registry
 from pytest_aisbench.engine.run import Run
-from pytest_aisbench.errors import Crashed, UsageFault
+from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.judge import exit_code
 from pytest_aisbench.logs import get_logger
 from pytest_aisbench.model.clock import SystemClock
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.config.settings import Settings
     from pytest_aisbench.engine.fleet import Fleet
     from pytest_aisbench.model.case import Case
-    from pytest_aisbench.model.results import RunEntry
     from pytest_aisbench.model.trial import Step, Trial
     from pytest_aisbench.model.verdict import Verdict
     from pytest_aisbench.report.live import Live
@@ -128,8 +127,9 @@ class Controller(collection.ChecksSelection):
             leave = self._settings.on_interrupt == "leave" and self._signals.seen is not None
             raise
         finally:
-            self._stop(leave=leave)
+            # Before the stop: Ctrl-C would begin what is under way already, and must not end the wait for it.
             self._signals.calm()
+            self._stop(leave=leave)
 
     @pytest.hookimpl(specname="pytest_runtestloop")
     def pytest_runtestloop_ready_first(self, session: pytest.Session) -> bool | None:
@@ -149,8 +149,6 @@ class Controller(collection.ChecksSelection):
                     self._say("stopping what runs; once more, and it is left at once")
                 for line in self._run.stop(leave=leave):
                     self._say(line)
-                if self._run.fleet.crash:
-                    self._outcome.tally.unrecorded = str(Crashed.of(self._run.fleet.crash))
 
     def open(self, plan: Plan) -> str | None:
         """Check and open everything that is not pytest's; the folder of the run, if there is one."""
@@ -170,6 +168,7 @@ class Controller(collection.ChecksSelection):
                 # Ten threads that take turns every 5 ms spend a tenth of the CPU on taking turns.
                 sys.setswitchinterval(_SWITCH_S)
                 self._results = ResultsWriter(self._run.folder, self._run.entry)
+                self._run.shown_by(self._results.write)
             return str(self._run.folder) if self._run else None
 
     def _say(self, line: str) -> None:
@@ -186,7 +185,7 @@ class Controller(collection.ChecksSelection):
         self._begun = True
         self._reporters.open(self._run.folder)
         with self._outcome.noticing():
-            self._publish(self._run.entry())
+            self._publish()
         self._run.begin()
         with guarded(self._config, "no progress is shown"):
             from pytest_aisbench.report.live import Live
@@ -195,9 +194,9 @@ class Controller(collection.ChecksSelection):
             self._live = Live(self._config, self._run, self._settings, SystemClock(), threaded=threaded)
             self._config.pluginmanager.register(self._live, "aisbench-live")
 
-    def _publish(self, entry: RunEntry) -> None:
+    def _publish(self) -> None:
         if self._results:
-            self._results.write(entry)
+            self._results.write()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -246,15 +245,15 @@ class Controller(collection.ChecksSelection):
             return (yield)
         run = self._run
         with self._outcome.noticing():
-            entry = run.finish(lambda: self._outcome.code(exitstatus, run))
-            self._reporters.run(entry)
-            self._publish(entry)
+            self._reporters.run(run.finish(lambda: self._outcome.code(exitstatus, run)))
+            self._publish()
         with self._outcome.noticing():
             yield
         session.exitstatus = self._outcome.code(exitstatus, run)
         if session.exitstatus != code:
             with self._outcome.noticing():
-                self._publish(run.finish(lambda: self._outcome.code(exitstatus, run)))
+                run.finish(lambda: self._outcome.code(exitstatus, run))
+                self._publish()
         return None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_aisbench.errors import AisbenchError, LedgerError, NotPassed, UsageFault
+from pytest_aisbench.errors import AisbenchError, Crashed, LedgerError, NotPassed, UsageFault
 from pytest_aisbench.judge import exit_code
 from pytest_aisbench.judge.exit_code import Tally
 from pytest_aisbench.logs import get_logger, log_ignored
@@ -96,6 +96,8 @@ class RunOutcome:
         if run and self._settings.tester_required:
             with self.noticing():
                 self.tally.undelivered = _undelivered(run.entry())
+        if run and run.fleet.crash:
+            self.tally.unrecorded = str(Crashed.of(run.fleet.crash))
         self.tally.stopped = run.stopped() if run else {}
         return self.tally.code(int(exitstatus), run.rulings() if run else {})
 
@@ -230,7 +232,8 @@ class Signals:
                 self._before[number] = signal.signal(number, self._end)
 
     def calm(self) -> None:
-        """Nothing is left to interrupt: a first signal is noted for the exit code, and the reports are written."""
+        """Nothing is left to interrupt: a first signal is noted for the exit code while the jobs are stopped and the
+        reports written."""
         self._calm = True
 
     def close(self) -> None:
@@ -241,11 +244,16 @@ class Signals:
     def _end(self, number: int, _: object) -> None:
         if self.seen is None:
             self.seen = signal.Signals(number)
-            if self._calm:
-                return
-            raise KeyboardInterrupt
+            if not self._calm:
+                raise KeyboardInterrupt
+            self._remark("the run is ending already; once more, and it is left at once")
+            return
         # The ledger has every job on disk; nothing that is left to do is worth keeping a person waiting.
-        with contextlib.suppress(Exception):  # noqa: TID251 - a log may be in the middle of a line, and the process ends
-            self._say("left at once; jobs that may still run: aisbench jobs")
-            sys.stdout.flush()
+        self._remark("left at once; jobs that may still run: aisbench jobs")
         os._exit(exit_code.TERMINATED if self.terminated else exit_code.INTERRUPTED)
+
+    def _remark(self, line: str) -> None:
+        """Print a line from inside a signal handler: a log may be in the middle of one."""
+        with contextlib.suppress(Exception):  # noqa: TID251 - the signal is obeyed whether or not it can be printed
+            self._say(line)
+            sys.stdout.flush()

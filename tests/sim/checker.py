@@ -32,7 +32,6 @@ class Checker:
         self.lines: list[str] = []  # of `aisbench stop --all-mine`
         self.uploads: list[UploadItem] = []
         self._requests = 0
-        self._shown: dict[tuple[str, str], str] = {}  # by run and case: the verdict that results.json showed last
 
     def violate(self, rule: str, text: str) -> None:
         violation = Violation(rule, text)
@@ -51,9 +50,6 @@ class Checker:
             for trial, count in counts.items():
                 if count > 1:
                     self.violate("no job is doubled", f"{count} jobs of {trial}")
-
-    def published(self, run: PytestRun) -> None:
-        """A results.json was written."""
 
     # At the end.
 
@@ -136,6 +132,8 @@ class Checker:
             for case in results["cases"]:
                 if case["verdict"] == "PASSED":
                     self._check_green(run, case, books)
+                if case["verdict"] == "FAILED":
+                    self._check_red(run, case, books)
                 if case["verdict"] == "BROKEN" and run.exit_code is not None and not run.unrecorded:
                     self._check_broken(run, case)
                 if run.exit_code is None or case["verdict"] not in {"PASSED", "FAILED"}:
@@ -166,6 +164,13 @@ class Checker:
         ):
             text = f"{what}, whose ranks had {entry.outcome.throughput}, not {trial['throughput_by_rank']}"
             self.violate("every case is judged from its own job", text)
+
+    def _check_red(self, run: PytestRun, case: dict[str, Any], books: dict[str, Any]) -> None:
+        """A workload failed only if its job did: what befalls the run, the network or the disk is no verdict on it."""
+        entry = books.get(case["trials"][-1]["job_id"]) if case["trials"] else None
+        if entry is None or not entry.is_over or entry.outcome is None or entry.outcome.kind == GOOD:
+            what = f"which is {entry.phase} and was {entry.outcome}" if entry else "without a job"
+            self.violate("never red without a fault", f"{run.name}: {case['id']} is FAILED, {what}: {case['reason']}")
 
     def _check_broken(self, run: PytestRun, case: dict[str, Any]) -> None:
         """No simulation cuts a run off for as long as it must wait, so it knows each job that its requests made."""

@@ -66,12 +66,33 @@ def _create_again_without_find() -> list[tuple[Any, str, Any]]:
     return [(submit, "_job_id", job_id)]
 
 
+def _changed_under_its_report() -> list[tuple[Any, str, Any]]:
+    """The ledger gets another verdict on a case while results.json still shows the first."""
+    return [(run.Run, "_withdraw", lambda *_: None)]
+
+
+def _verdict_by_a_crash() -> list[tuple[Any, str, Any]]:
+    """A test that fails because the ledger did, with xdist, fails its case."""
+    rule = run.Run.rule
+
+    def rule_as_if_well(self: Any, case_id: str, failure: Any = None) -> Any:
+        crash, self.fleet._crash = self.fleet._crash, None
+        try:
+            return rule(self, case_id, failure)
+        finally:
+            self.fleet._crash = crash
+
+    return [(run.Run, "rule", rule_as_if_well)]
+
+
 BUGS: dict[str, Callable[[], list[tuple[Any, str, Any]]]] = {
     "intent after submit": _intent_after_submit,
     "no fencing": _no_fencing,
     "takeover without reading again": _takeover_without_reading_again,
     "report before ledger": _report_before_ledger,
     "create again without find": _create_again_without_find,
+    "changed under its report": _changed_under_its_report,
+    "verdict by a crash": _verdict_by_a_crash,
 }
 
 

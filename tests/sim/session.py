@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +49,7 @@ class PytestRun:
     reports: Path
     cases: Sequence[Case]
     options: dict[str, Any]
-    published: Callable[[PytestRun], None] = lambda _: None  # called whenever results.json was written
+    with_xdist: bool = False  # then an error of ours fails a test, and cannot end the session at once
     exit_code: int | None = None  # None: it was killed, or is still running
     crash: BaseException | None = None
     run: Run | None = None
@@ -104,29 +104,28 @@ class PytestRun:
             platform = self.cloud.connect(settings)
             self.run = run = Run(settings, platform, SystemClock(), wants, self.lines.append, scheduler=scheduler)
             results = ResultsWriter(run.folder, run.entry)
+            run.shown_by(results.write)
         return self._work(run, settings, outcome, results)
 
     def _work(self, run: Run, settings: Settings, outcome: RunOutcome, results: ResultsWriter) -> int:
-        status, uploader = exit_code.PASSED, None
+        status, uploader, leave = exit_code.PASSED, None, False
         try:
             try:
                 with doing(self.machine, "OPEN"):
                     uploader = self._start_uploads(run, settings)
                     with outcome.noticing():
-                        results.write(run.entry())
+                        results.write()
                 with doing(self.machine, "TAKEOVER"):
                     run.begin()
                 status = self._tests(run, outcome, uploader, results)
             except KeyboardInterrupt:
-                status = exit_code.INTERRUPTED
+                status, leave = exit_code.INTERRUPTED, self.options.get("on_interrupt") == "leave"
             except AisbenchError:
                 status = exit_code.INTERNAL
             finally:
-                with doing(self.machine, "CANCEL"), outcome.noticing():
-                    self.lines += run.stop(leave=self.interrupted and self.options.get("on_interrupt") == "leave")
-                    if run.fleet.crash:
-                        outcome.tally.unrecorded = str(Crashed.of(run.fleet.crash))
                 self.signals.calm()
+                with doing(self.machine, "CANCEL"), outcome.noticing():
+                    self.lines += run.stop(leave=leave)
         except KeyboardInterrupt:
             status = exit_code.INTERRUPTED
         return self._finish(run, outcome, uploader, results, status)
@@ -153,6 +152,7 @@ class PytestRun:
         return exit_code.FAILED if failed else exit_code.PASSED
 
     def _test(self, run: Run, case: Case, outcome: RunOutcome, uploader: Uploader, results: ResultsWriter) -> bool:
+        """One test, as the fixture `trial` and the controller treat it; False if it failed."""
         tally, failure = outcome.tally, None
         try:
             trial = run.reached(case, Step.DONE)
@@ -160,7 +160,12 @@ class PytestRun:
             if trial.judged and not passed:
                 tally.failures += 1
                 tally.failed += trial.judged.ruling is Ruling.FAILED
-        except (Crashed, GivenUp, LedgerError) as error:
+        except GivenUp as ended:
+            tally.skipped[case.id] = str(ended)
+            return True
+        except (Crashed, LedgerError) as error:
+            if not self.with_xdist:
+                raise  # as pytest.exit
             passed, failure = False, Verdict(Ruling.FAILED, str(error))
             tally.failures += 1
             tally.failed += 1
@@ -181,16 +186,15 @@ class PytestRun:
                 uploader.close(PATIENCE_S)
         code = outcome.code(status, run)
         with doing(self.machine, "END"), outcome.noticing():
-            entry = run.finish(lambda: outcome.code(status, run))
+            run.finish(lambda: outcome.code(status, run))
             if uploader:
                 self._report_end(run, uploader)
-            results.write(entry)
-            self.published(self)
+            results.write()
         final = outcome.code(status, run)
         if final != code:
             with outcome.noticing():
-                results.write(run.finish(lambda: outcome.code(status, run)))
-                self.published(self)
+                run.finish(lambda: outcome.code(status, run))
+                results.write()
         run.close()
         self.unrecorded = outcome.tally.unrecorded
         return final

@@ -136,7 +136,7 @@ class Wire:
         if kind == "torn answer" and isinstance(answer.body, bytes):
             if faults.draw(place) < 0.5:
                 raise NoAnswer("Connection broken: IncompleteRead")
-            return answer._replace(body=answer.body[: int(len(answer.body) * faults.draw(place))])
+            return answer._replace(body=answer.body[: 1 + int(len(answer.body) * faults.draw(place))])
         return answer
 
     def _carry_out(self, sender: Process, name: str, service: Service, request: Request) -> Response:

@@ -290,9 +290,8 @@ class World:
             "run_timeout": 3600.0,
         }
         process = self.machine.process(host, name)
-        run = PytestRun(
-            self.machine, process, self.cloud, draw, self.reports, self.cases, options, self.checker.published
-        )
+        with_xdist = draw.draw(f"{name}.xdist") < 0.25
+        run = PytestRun(self.machine, process, self.cloud, draw, self.reports, self.cases, options, with_xdist)
 
         def begin() -> None:
             self.tell(f"{name} begins on {host.name} (clock {host.skew:+g} s) with {options}")
@@ -382,7 +381,6 @@ class World:
             self.reports,
             self.cases,
             {"max_trials": 1},
-            self.checker.published,
         )
         self.runs.append(last)
         last.start()

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.errors import AisbenchError, JobLost, OutOfQuota, Refused, Rejected, Throttled, Unreachable
+from pytest_aisbench.errors import (
+    AisbenchError,
+    Garbled,
+    JobLost,
+    OutOfQuota,
+    Refused,
+    Rejected,
+    Throttled,
+    Unreachable,
+)
 from pytest_aisbench.net.huawei import Answer
 
 
@@ -58,3 +67,15 @@ def test_each_refusal_blames_whom_it_should(status: int, code: str, kind: type[A
 def test_every_spelling_of_an_error_is_read(body: dict[str, Any]) -> None:
     with pytest.raises(Rejected, match=r"why.*C\.1"):
         Answer("POST host/path", 400, json.dumps(body).encode()).read()
+
+
+def test_a_refusal_that_was_cut_is_no_refusal() -> None:
+    """Its code was cut off: `Job name:… is existed.` is answered by another version of the job, not by a red case."""
+    whole = b'{"is_success": false, "error_message": "Job name:x is existed.", "error_code": "ModelArts.0101"}'
+    for length in range(1, len(whole)):
+        with pytest.raises(Garbled):
+            Answer("POST host/path", 400, whole[:length]).read()
+    with pytest.raises(Rejected):
+        Answer("POST host/path", 400, whole).read()
+    with pytest.raises(Rejected):  # a proxy's page says all that it has to say
+        Answer("POST host/path", 400, b"<html>Bad request").read()

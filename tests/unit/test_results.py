@@ -221,11 +221,11 @@ def test_only_reports_of_cases_have_one() -> None:
 
 def test_a_run_in_progress_is_written_again_soon_but_not_for_each_case(tmp_path: Path) -> None:
     begun, taken = run(trial([10.0] * 4), exit_code=None), []
-    ended = 0
+    ended, code = 0, None
 
     def entry() -> RunEntry:
         taken.append(ended)
-        return replace(begun, settings={"ended": ended})
+        return replace(begun, settings={"ended": ended}, exit_code=code)
 
     writer = ResultsWriter(tmp_path, entry)
     for ended in range(1, 301):  # noqa: B007 - cases that end at once
@@ -234,7 +234,8 @@ def test_a_run_in_progress_is_written_again_soon_but_not_for_each_case(tmp_path:
     assert len(taken) < 10
     writer.close()
     assert json.loads((tmp_path / "results.json").read_bytes())["settings"] == {"ended": 300}
-    writer.write(replace(begun, exit_code=1))
+    code = 1
+    writer.write()
     assert json.loads((tmp_path / "results.json").read_bytes())["exit_code"] == 1
 
 
