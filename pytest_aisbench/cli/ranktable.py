@@ -12,9 +12,8 @@ from typing import Any
 
 from pytest_aisbench.cli import FAILED, add_command, write_text
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.ranktable.check import check_table, check_text
+from pytest_aisbench.ranktable.check import Problem, check_table, check_text, read_table
 from pytest_aisbench.ranktable.environment import Process, contradictions, together
-from pytest_aisbench.ranktable.parse import Problem, read_table
 from pytest_aisbench.ranktable.table import (
     Form,
     Order,

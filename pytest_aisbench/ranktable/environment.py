@@ -15,8 +15,7 @@ from pathlib import Path
 
 from pytest_aisbench.errors import WorkloadError
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.ranktable.check import check_table
-from pytest_aisbench.ranktable.parse import WHOLE_NUMBER, read_table
+from pytest_aisbench.ranktable.check import WHOLE_NUMBER, check_table, read_table
 from pytest_aisbench.ranktable.table import Form, Order, RankTable, Server
 
 _TABLE_NAME = "jobstart_hccl.json"  # ModelArts' name of the file, in the folder that RANK_TABLE_FILE names

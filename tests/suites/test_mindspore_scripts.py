@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from commands import printed_json, run_python
 
-from pytest_aisbench.ranktable import check, parse
+from pytest_aisbench.ranktable import check
 from pytest_aisbench.ranktable.table import Order
 
 SUITES = Path(__file__).parents[2] / "suites"
@@ -190,7 +190,7 @@ def test_a_server_of_apulis_that_trains_alone_has_a_table_of_its_own(tmp_path: P
     told = f"__import__('collective').ascend_variables(job, {str(path)!r})"
     variables = read("resnet50", ["--train_url=/x"], told, alone)
     assert variables["MINDSPORE_HCCL_CONFIG_PATH"] == variables["RANK_TABLE_FILE"]
-    table, problems = parse.read_table(Path(variables["RANK_TABLE_FILE"]).read_text(), Order.PODS)
+    table, problems = check.read_table(Path(variables["RANK_TABLE_FILE"]).read_text(), Order.PODS)
     assert table is not None
     assert [*problems, *check.check_table(table)] == []
     (group,) = json.loads(Path(variables["RANK_TABLE_FILE"]).read_text())["group_list"]

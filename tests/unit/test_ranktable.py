@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_aisbench.errors import UsageFault
-from pytest_aisbench.ranktable.check import check_text
-from pytest_aisbench.ranktable.parse import read_table
+from pytest_aisbench.ranktable.check import check_text, read_table
 from pytest_aisbench.ranktable.table import Form, Order, RankTable, convert, make_table, read_hccn, table_text
 
 LAB = (Path(__file__).parent / "golden" / "ranktable_lab_16.json").read_text(encoding="utf-8")

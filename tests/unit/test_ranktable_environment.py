@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_aisbench.errors import WorkloadError
+from pytest_aisbench.ranktable.check import read_table
 from pytest_aisbench.ranktable.environment import Process, before_training, contradictions, together
-from pytest_aisbench.ranktable.parse import read_table
 from pytest_aisbench.ranktable.table import Form, RankTable, make_table, table_text
 
 GOLDEN = Path(__file__).parent / "golden" / "ranktable_lab_16.json"
