@@ -77,13 +77,13 @@ def _shipped_suites() -> list[str]:
 
 
 def _chosen(names: str) -> list[str]:
-    known = _shipped_suites()
+    shipped = _shipped_suites()
     chosen = [name for name in map(str.strip, names.split(",")) if name]
     for name in chosen:
-        if name not in known:
-            raise UsageFault(f"--suites: there is no suite {name!r}", advice=perhaps(name, known))
+        if name not in shipped:
+            raise UsageFault(f"--suites: there is no suite {name!r}", advice=perhaps(name, shipped))
     if not chosen:
-        raise UsageFault("--suites names no suite", advice=f"known: {', '.join(known)}")
+        raise UsageFault("--suites names no suite", advice=f"known: {', '.join(shipped)}")
     return chosen
 
 

@@ -25,12 +25,11 @@ from pytest_aisbench.ledger import runs as runs_module
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.ledger.runs import find_run, past_runs, request_name, write_request
 from pytest_aisbench.model.clock import SystemClock
-from pytest_aisbench.report.allure import history_lines, page_config
+from pytest_aisbench.report.allure import FOLDER, history_lines, page_config
 from pytest_aisbench.session import replay
 from pytest_aisbench.session.reporters import write_index
 
 _PAGE = "allure.html"
-_RESULTS = "allure-results"
 _COPIED = ("logs", "requests")  # what the run left in its folder and the ledger does not have
 
 
@@ -42,7 +41,7 @@ def register(commands: Any) -> None:
     report.add_argument("--output", type=Path, metavar="DIR", help="where to (default: the run's folder)")
     report.add_argument("--lang", metavar="|".join(languages()), help="the language of the reports")
     what = report.add_mutually_exclusive_group()
-    what.add_argument("--allure", action="store_true", help=f"render {_RESULTS} to one file, {_PAGE}, by Node.js")
+    what.add_argument("--allure", action="store_true", help=f"render {FOLDER} to one file, {_PAGE}, by Node.js")
     what.add_argument("--index", action="store_true", help="only the list of runs, index.html among the reports")
     what.add_argument("--install-allure", action="store_true", help="get what --allure needs, from npm's registry")
     report.add_argument("--config", metavar="FILE", help="settings in TOML (default: aisbench.toml in this folder)")
@@ -126,9 +125,9 @@ def _copy_from_run(run: Path, target: Path, draft: Path) -> None:
             shutil.copytree(run / name, target / name)
         if (target / name).is_dir():
             (draft / name).symlink_to(target / name, target_is_directory=True)
-    executor = Path(_RESULTS) / "executor.json"  # it names who ran the run, not who reports it again
+    executor = Path(FOLDER) / "executor.json"  # it names who ran the run, not who reports it again
     if (run / executor).is_file():
-        (draft / _RESULTS).mkdir()
+        (draft / FOLDER).mkdir()
         shutil.copy(run / executor, draft / executor)
 
 
@@ -142,12 +141,12 @@ def _write_requests(ledger: Ledger, run: str, draft: Path) -> None:
 def _allure_page(options: argparse.Namespace, settings: Settings, ledger: Ledger) -> None:
     run = _run(options, ledger)
     folder = (options.output or settings.reports / run).absolute()
-    if not (folder / _RESULTS).is_dir():
+    if not (folder / FOLDER).is_dir():
         for line in _rewrite(run, settings, ledger, folder):
             print(f"aisbench report: {line}", file=sys.stderr)
     lines = history_lines(past_runs(ledger.database, run, measured=True))
     config = page_config(run, settings.lang)
-    render_allure(folder / _RESULTS, folder / _PAGE, config, lines)
+    render_allure(folder / FOLDER, folder / _PAGE, config, lines)
     print(f"{folder / _PAGE}: {(folder / _PAGE).stat().st_size / 1e6:.1f} MB, one file that needs no network")
     if options.output is None:
         _index(settings)

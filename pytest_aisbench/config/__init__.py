@@ -14,8 +14,8 @@ from pathlib import Path
 def start_hint(folder: Path) -> str:
     """How to begin in a folder that holds nothing but hidden files and virtual environments; "" for any other."""
     try:
-        shown = [each for each in folder.iterdir() if not each.name.startswith(".")]
-        if not all((each / "pyvenv.cfg").is_file() for each in shown):
+        visible = [each for each in folder.iterdir() if not each.name.startswith(".")]
+        if not all((each / "pyvenv.cfg").is_file() for each in visible):
             return ""
     except OSError:  # a folder that cannot be listed gets no hint, and pytest goes on
         return ""

@@ -86,17 +86,17 @@ def _measured(metric: Metric, trial: Trial, logs: _Logs) -> list[Measurement]:
             Measurement(metric.name, _converted(reading, case, seconds), metric.unit, "", None, node)
             for node in _nodes_alone(case)
         ]
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     for node in _nodes_alone(case):
         nodes = range(case.shape.nodes) if node is None else [node]
         printed = logs.printed(reading, nodes)
         _check_whole(reading, logs, nodes)
         numbers = {printer: _one_number(reading, case, printer, all_of_it) for printer, all_of_it in printed.items()}
         if metric.is_by_rank:
-            found += _by_rank(metric, case, numbers, node)
+            measurements += _by_rank(metric, case, numbers, node)
         else:
-            found.append(_of_job(metric, numbers, node))
-    return found
+            measurements.append(_of_job(metric, numbers, node))
+    return measurements
 
 
 def _nodes_alone(case: Case) -> list[int] | list[None]:
@@ -246,10 +246,10 @@ class _Logs:
                 if reading.times and reading.printed_by == "job":
                     continue  # a node that prints nothing may have no log; the number of lines shows what is lost
                 raise _Unmeasured("no log", log=name)
-            found = log.numbers[reading.pattern]
-            if found.unusable:
-                raise _Unmeasured("unusable line", log=name, line=plain(found.unusable[:_LONGEST_LINE]))
-            printed |= {_Printer(rank, name): numbers for rank, numbers in found.by_rank.items()}
+            matched = log.numbers[reading.pattern]
+            if matched.unusable:
+                raise _Unmeasured("unusable line", log=name, line=plain(matched.unusable[:_LONGEST_LINE]))
+            printed |= {_Printer(rank, name): numbers for rank, numbers in matched.by_rank.items()}
         if not printed:
             if lost := next((name for name, log in logs if log is None), ""):
                 raise _Unmeasured("no log", log=lost)

@@ -343,5 +343,7 @@ def _with_git(build: Executor, folder: str) -> Executor:
     lines = asked.stdout.decode("utf-8", "replace").splitlines()
     heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and line.count(" ") > 1)
     branch = heads.get("branch.head", "")
-    known = _from_commit(build, heads.get("branch.oid", ""), "" if branch == "(detached)" else branch)
-    return replace(known, modified=any(not line.startswith("#") for line in lines)) if known.commit else build
+    with_commit = _from_commit(build, heads.get("branch.oid", ""), "" if branch == "(detached)" else branch)
+    return (
+        replace(with_commit, modified=any(not line.startswith("#") for line in lines)) if with_commit.commit else build
+    )

@@ -153,10 +153,10 @@ class Takeover:
         run = left.trial.run
         if not left.killed or left.trial.step is Step.STAGE or run in self._alive:
             return False
-        known = liveness(left.owner)
-        if known is Liveness.UNKNOWN and self.clock.now() - left.lease < _STALE_S:
+        state = liveness(left.owner)
+        if state is Liveness.UNKNOWN and self.clock.now() - left.lease < _STALE_S:
             return True
-        self._alive[run] = known is Liveness.ALIVE
+        self._alive[run] = state is Liveness.ALIVE
         return False
 
     def _watch_heartbeats(self, case: Case, doubtful: Mapping[str, LeftTrial]) -> None:

@@ -388,10 +388,10 @@ class LogMonitor:
 
     def _find_endpoints(self, trial: Trial) -> None:
         """Print the address of each way into the job as soon as the platform has opened it: it closes with the job."""
-        found = with_endpoints(trial, self._platform).endpoints
-        new = {name: address for name, address in found.items() if address and not trial.endpoints.get(name)}
+        endpoints = with_endpoints(trial, self._platform).endpoints
+        new = {name: address for name, address in endpoints.items() if address and not trial.endpoints.get(name)}
         if new:
-            self._amend(trial, lambda latest: replace(latest, endpoints=found))
+            self._amend(trial, lambda latest: replace(latest, endpoints=endpoints))
             for name, address in new.items():
                 self._say(f"{trial.case.id}: {name}: {address}")
 
@@ -410,7 +410,7 @@ class LogMonitor:
     def _report_stall(self, trial: Trial, before: JobActivity, after: JobActivity) -> None:
         if after.stalled:
             where = training_position(trial, after)
-            local = _local_time(after.alive_at)
+            local = local_time(after.alive_at)
             self._say(
                 f"{trial.case.id} stalls: job {trial.job_id} has shown no sign of life since {local}"
                 f"{where and f', at {where}'}; see `aisbench logs {trial.job_id}`"
@@ -419,7 +419,7 @@ class LogMonitor:
             self._note(trial, message("silent at", when=since, where=where) if where else message("silent", when=since))
         else:
             self._say(
-                f"{trial.case.id} goes on: job {trial.job_id} had stood still since {_local_time(before.alive_at)}"
+                f"{trial.case.id} goes on: job {trial.job_id} had stood still since {local_time(before.alive_at)}"
             )
             self._note(trial, message("went on", when=_utc_time(after.alive_at)))
 
@@ -437,7 +437,7 @@ def _is_running(trial: Trial) -> bool:
     return running and trial.step is Step.WATCH and trial.fault is None
 
 
-def _local_time(at: float) -> str:
+def local_time(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 

@@ -176,12 +176,12 @@ def decide(
 def possible_noises(history: Sequence[float], trials: Sequence[float], assumed: Noise) -> list[Noise]:
     """The noise of one trial today. Where it is assumed, what three trials show stands beside it."""
     now = noise_of(trials)
-    known = noise_of(history) if len(set(history)) >= _FEWEST_DIFFERENT else None
-    before = known or assumed
+    of_history = noise_of(history) if len(set(history)) >= _FEWEST_DIFFERENT else None
+    before = of_history or assumed
     if now and _contradicts(now, before):
         return [replace(now, source=message("noisier", before=number(before.deviation, DIGITS)))]
-    if known:
-        return [_pooled(replace(known, degrees=_HISTORY_DEGREES), now)]
+    if of_history:
+        return [_pooled(replace(of_history, degrees=_HISTORY_DEGREES), now)]
     return [before, now] if now and len(set(trials)) >= _FEWEST_DIFFERENT else [before]
 
 

@@ -121,14 +121,14 @@ def is_held(owner: str, lease: float, now: float) -> bool:
 
     Of a process that we cannot see, its lease is believed: enough to leave its uploads to it, not to take its jobs.
     """
-    known = liveness(owner)
-    return known is Liveness.ALIVE or (known is Liveness.UNKNOWN and lease > now)
+    state = liveness(owner)
+    return state is Liveness.ALIVE or (state is Liveness.UNKNOWN and lease > now)
 
 
 def is_long_dead(owner: str, lease: float, now: float) -> bool:
     """True if an unfinished run is known to be dead, or if it was last alive on another day."""
-    known = liveness(owner)
-    return known is Liveness.DEAD or (known is Liveness.UNKNOWN and now - lease > _LONG_S)
+    state = liveness(owner)
+    return state is Liveness.DEAD or (state is Liveness.UNKNOWN and now - lease > _LONG_S)
 
 
 def _host() -> str:
@@ -151,12 +151,12 @@ def _sight() -> str:
 def _start(pid: int) -> str:
     """When the process started, in ticks since the boot; another text if it has ended, none if it cannot be seen."""
     try:
-        found = _STAT.match((_PROC / str(pid) / "stat").read_text(errors="replace"))
+        match = _STAT.match((_PROC / str(pid) / "stat").read_text(errors="replace"))
     except OSError:  # there is none, or another user's is hidden
         return ""
-    if found is None:
+    if match is None:
         return ""
-    return "ended" if found[1] in "ZX" else found[2]  # no one has asked yet how it ended
+    return "ended" if match[1] in "ZX" else match[2]  # no one has asked yet how it ended
 
 
 def _exists(pid: int) -> bool:

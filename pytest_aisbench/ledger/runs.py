@@ -221,14 +221,14 @@ class JobLedger(Ledger):
 
 def _held_trial(row: tuple[Any, ...], now: float) -> HeldTrial:
     written, owner, lease, ended = row
-    known = liveness(owner)
+    state = liveness(owner)
     if ended:
         holder = Holder.ENDED
-    elif known is not Liveness.UNKNOWN:
-        holder = Holder.ALIVE if known is Liveness.ALIVE else Holder.DEAD
+    elif state is not Liveness.UNKNOWN:
+        holder = Holder.ALIVE if state is Liveness.ALIVE else Holder.DEAD
     else:
         holder = Holder.ALIVE if lease > now else Holder.UNKNOWN
-    seen = bool(ended) or known is not Liveness.UNKNOWN
+    seen = bool(ended) or state is not Liveness.UNKNOWN
     return HeldTrial(read_trial(written), owner.partition(" ")[0], holder, written, seen)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from pytest_aisbench.engine.collect import append_log
-from pytest_aisbench.engine.watch import OUTAGE_S, LogMonitor, silent_since
+from pytest_aisbench.engine.watch import OUTAGE_S, LogMonitor, local_time, silent_since
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import Phase
 from pytest_aisbench.model.messages import plain
@@ -313,11 +312,7 @@ def _silence(scene: Scene, trials: Iterable[Trial]) -> str:
     if since is None:
         return ""
     lasted = _hours(scene.now - since)
-    return f"no answer since {_clock_time(since)} ({lasted}), waiting until {_clock_time(since + OUTAGE_S)}"
-
-
-def _clock_time(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
+    return f"no answer since {local_time(since)} ({lasted}), waiting until {local_time(since + OUTAGE_S)}"
 
 
 def _beside(trial: Trial, activity: JobActivity | None, *, curves: bool) -> Iterator[str]:

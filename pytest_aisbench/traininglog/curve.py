@@ -1,7 +1,7 @@
 """How far a training is, and how its loss, speed and accuracy developed, collected from its log.
 
-`read_progress` takes a log piece by piece and returns how far the training is; `extend_curve` also keeps the way
-there. `model.metric` tells the warm-up from the steady state in such a curve.
+`extend_curve` takes a log piece by piece and returns how far the training is, and the way there; a piece may end in the
+middle of a line. `model.metric` tells the warm-up from the steady state in such a curve.
 """
 
 from __future__ import annotations
@@ -42,14 +42,7 @@ class Progress:
 # How far a training is
 
 
-def read_progress(progress: Progress, text: str) -> Progress:
-    """The progress after more of the log, which may end in the middle of a line."""
-    for after, _ in progress_by_line(progress, text):
-        progress = after
-    return progress
-
-
-def progress_by_line(progress: Progress, text: str) -> Iterator[tuple[Progress, LogLine | None]]:
+def _progress_by_line(progress: Progress, text: str) -> Iterator[tuple[Progress, LogLine | None]]:
     """The progress after each line that a reader understood, with that line; at last, the progress after all text."""
     *whole, rest = text.split("\n")
     if not whole:
@@ -119,7 +112,7 @@ def read_curve(text: str, ranks: int = 1) -> Curve:
 
 def extend_curve(curve: Curve, progress: Progress, text: str) -> tuple[Curve, Progress]:
     """The curve and the progress after more text of a log that is still being written."""
-    for after, line in progress_by_line(progress, text):
+    for after, line in _progress_by_line(progress, text):
         if line:
             curve = _with_line(curve, progress, after, line)
         progress = after

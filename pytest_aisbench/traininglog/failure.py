@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_aisbench.traininglog.activity import software_versions
-from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, last_drawn, rank_and_rest, read_line, shown
+from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, last_drawn, plain_line, rank_and_rest, read_line
 
 DIAGNOSIS = "aisbench: "  # begins a line in which our own script on a node names what is wrong
 SUSPICION = "aisbench: perhaps: "  # or what may be wrong
@@ -369,7 +369,7 @@ def failed_updates(text: str) -> list[str]:
     lines = (line[:MOST_CHARACTERS] for line in text.splitlines())
     hints = (line for line in lines if any(hint in line.lower() for hint in _HINTS))
     # The shell's own trace of a line begins with +.
-    spoken = (line for hint in hints if not (line := shown(hint).strip()).startswith("+"))
+    spoken = (line for hint in hints if not (line := plain_line(hint).strip()).startswith("+"))
     return list(dict.fromkeys(line for line in spoken if any(failure.search(line) for failure in _FAILURES)))
 
 

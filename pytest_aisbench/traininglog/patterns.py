@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, rank_and_rest, shown, unfinished
+from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, plain_line, rank_and_rest, unfinished
 
 _VALUE, _OF = "value", "of"
 _FEWEST_FIXED = 2  # characters, blanks not counted, by which a line is recognised
@@ -193,13 +193,13 @@ def _token(source: str, at: int) -> tuple[str, int]:
 
 
 def _opening(source: str, at: int) -> str:
-    known = ("(?:", f"(?P<{_VALUE}>", f"(?P<{_OF}>")
+    openings = ("(?:", f"(?P<{_VALUE}>", f"(?P<{_OF}>")
     if not source.startswith("(?", at):
         return "("
-    for opening in known:
+    for opening in openings:
         if source.startswith(opening, at):
             return opening
-    raise PatternError(f"it has {source[at : at + 4]!r}; a group begins with ( or {', '.join(known)}")
+    raise PatternError(f"it has {source[at : at + 4]!r}; a group begins with ( or {', '.join(openings)}")
 
 
 def _group_name(opening: str) -> str | None:
@@ -268,7 +268,7 @@ def read_printed(
             log.is_overflown |= "log length overflow" in line
             continue
         log.is_closed &= not line.strip()
-        text = shown(line)
+        text = plain_line(line)
         for pattern in patterns:
             if pattern.may_match(text):
                 _read_line(log.numbers[pattern.source], pattern, text, rank_of)

@@ -89,7 +89,7 @@ def prefixed_rank(line: str, first_of_node: int, ranks: int) -> int | None:
     return None if match[_BARE] and rank >= ranks else rank
 
 
-def shown(line: str) -> str:
+def plain_line(line: str) -> str:
     """The line as a terminal shows it in the end, without its colours."""
     if "\x1b" in line or "\r" in line or "\x08" in line:
         return _COLOUR.sub("", last_drawn(line))

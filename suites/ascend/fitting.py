@@ -48,8 +48,8 @@ def data_folder(job: Job) -> str:
 
 def generated(job: Job) -> int:
     """As many samples as told; or more, where many ranks would share them in too few steps to learn anything."""
-    told, batch = int(job.arguments.synthetic), int(job.arguments.batch_size)
-    return told if job.size == 1 else max(told, LEAST * batch * job.size)
+    samples, batch = int(job.arguments.synthetic), int(job.arguments.batch_size)
+    return samples if job.size == 1 else max(samples, LEAST * batch * job.size)
 
 
 def steps_of(data: Any, job: Job) -> int:

@@ -46,8 +46,8 @@ def launch(launcher: Launcher, script: Path, parser: argparse.ArgumentParser) ->
     if number(os.environ, "DEVICE_ID", 0):
         return  # a platform that starts the command for each card: the first one starts them all
     node = read_node(os.environ).by_itself() if alone(os.environ) else read_node(os.environ)
-    told = arguments(parser, sys.argv[1:], os.environ)
-    train_url = next((text.partition("=")[2] for text in told if text.startswith("--train_url=")), "")
+    given = arguments(parser, sys.argv[1:], os.environ)
+    train_url = next((text.partition("=")[2] for text in given if text.startswith("--train_url=")), "")
     if not train_url:
         raise ContractError("there is no --train_url, where the results belong")
     with TemporaryDirectory(prefix="ranks-") as scratch:
@@ -55,15 +55,15 @@ def launch(launcher: Launcher, script: Path, parser: argparse.ArgumentParser) ->
         logs = Path(scratch, "logs")
         for folder in (Path(results), logs):
             folder.mkdir(parents=True, exist_ok=True)
-        rest = [text for text in told if not text.startswith(("--train_url=", "--data_url="))]
+        rest = [text for text in given if not text.startswith(("--train_url=", "--data_url="))]
         command = [*launcher.command(node, str(logs)), str(script), *rest, f"--train_url={results}"]
         done = subprocess.run(command, env=for_ranks(launcher, node, os.environ), check=False)
-        said = {log: log.read_text(errors="replace").splitlines() for log in sorted(logs.glob(launcher.logs))}
-        for log, lines in said.items():
+        lines_by_log = {log: log.read_text(errors="replace").splitlines() for log in sorted(logs.glob(launcher.logs))}
+        for log, lines in lines_by_log.items():
             if not launcher.shows(log):
                 print(*(f"[{log.name}]: {line}" for line in lines), sep="\n", flush=True)
         if done.returncode:
-            raise ContractError(f"exit code {done.returncode}: {reason(said.values())}")
+            raise ContractError(f"exit code {done.returncode}: {reason(lines_by_log.values())}")
         if results != train_url:
             import moxing
 

@@ -46,9 +46,9 @@ def read_node(environment: Mapping[str, str], devices: Path = DEVICES) -> Node:
     index, hosts, port = told_by(environment)
     if not 0 <= index < len(hosts):
         raise ContractError(f"this is node {index}, and there are {len(hosts)}: {', '.join(hosts)}")
-    found = [path for path in devices.iterdir() if CARD.fullmatch(path.name)]
-    cards = number(environment, "MA_NUM_GPUS", number(environment, "DLWS_NUM_GPU_PER_WORKER", len(found))) or 1
-    return Node(index, hosts, number(environment, "MASTER_PORT", port), cards, bool(found))
+    card_files = [path for path in devices.iterdir() if CARD.fullmatch(path.name)]
+    cards = number(environment, "MA_NUM_GPUS", number(environment, "DLWS_NUM_GPU_PER_WORKER", len(card_files))) or 1
+    return Node(index, hosts, number(environment, "MASTER_PORT", port), cards, bool(card_files))
 
 
 def _v1(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:
@@ -61,8 +61,8 @@ def _v1(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:
         raise ContractError(f"there are {nodes} nodes, and {missing[0]} is not set")
     # Each is host:port, and who asks for hosts does not want the port.
     places = [environment[name].split(":") for name in names]
-    told = {names[0]: places[0][1]} if len(places[0]) > 1 else {}
-    return index, tuple(place[0] for place in places), number(told, names[0], port)
+    first_port = {names[0]: places[0][1]} if len(places[0]) > 1 else {}
+    return index, tuple(place[0] for place in places), number(first_port, names[0], port)
 
 
 def _v2(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...], int]:
@@ -80,10 +80,10 @@ def arguments(parser: argparse.ArgumentParser, argv: Sequence[str], environment:
     """What the script is to be told: by V2 it stands in the command already, by V1 in the environment."""
     if "DLS_TASK_INDEX" not in environment:
         return list(argv)
-    known = vars(parser.parse_known_args([])[0])
-    told = [f"--{name}={environment[name]}" for name in known if name in environment]
+    options = vars(parser.parse_known_args([])[0])
+    from_environment = [f"--{name}={environment[name]}" for name in options if name in environment]
     urls = {"train_url": environment.get("DLS_TRAIN_URL"), "data_url": environment.get("DLS_DATA_URL")}
-    return [*told, *(f"--{name}={url}" for name, url in urls.items() if url), *argv]
+    return [*from_environment, *(f"--{name}={url}" for name, url in urls.items() if url), *argv]
 
 
 def without_keys(environment: Mapping[str, str]) -> dict[str, str]:

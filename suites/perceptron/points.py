@@ -26,19 +26,19 @@ def points(seed: list[int], kind: int, count: int) -> Array:
     pattern = np.random.default_rng([7, kind]).choice([-1.0, 1.0], FEATURES)
     rng = np.random.default_rng(seed)
     sides = rng.choice([-1.0, 1.0], (count, 1))
-    found: Array = (sides * pattern + rng.normal(0, NOISE, (count, FEATURES))).astype(np.float32)
-    return found
+    drawn: Array = (sides * pattern + rng.normal(0, NOISE, (count, FEATURES))).astype(np.float32)
+    return drawn
 
 
 def shard(job: Job) -> Samples:
     """What this rank trains on, (stream, sample, …): a step takes one sample of each stream."""
     kinds = [stream * CLASSES // job.arguments.batch_size for stream in streams_of(job)]
     streams = zip(streams_of(job), kinds)
-    found = np.stack([points([job.arguments.seed, 1, stream], kind, PER_STREAM) for stream, kind in streams])
-    return found, np.repeat(np.array(kinds)[:, None], PER_STREAM, axis=1)
+    inputs = np.stack([points([job.arguments.seed, 1, stream], kind, PER_STREAM) for stream, kind in streams])
+    return inputs, np.repeat(np.array(kinds)[:, None], PER_STREAM, axis=1)
 
 
 def held_out(job: Job) -> Samples:
     """What the network is judged by."""
-    found = np.concatenate([points([job.arguments.seed, 2, kind], kind, HELD_OUT) for kind in range(CLASSES)])
-    return found, np.arange(CLASSES).repeat(HELD_OUT)
+    inputs = np.concatenate([points([job.arguments.seed, 2, kind], kind, HELD_OUT) for kind in range(CLASSES)])
+    return inputs, np.arange(CLASSES).repeat(HELD_OUT)

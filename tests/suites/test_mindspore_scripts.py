@@ -94,13 +94,15 @@ def test_the_names_of_model_zoos_checkpoints_are_known() -> None:
         "bert.bert.bert_encoder.layers.11.attention.attention.query_layer.weight",
         "bert.bert.bert_encoder.layers.0.output.dense.bias",
     ]
-    program = f"import json, model_zoo; print(json.dumps(model_zoo.found({own!r}, {{}})))"
+    program = f"import json, model_zoo; print(json.dumps(model_zoo.saved_names({own!r}, {{}})))"
     assert printed_json(code_of("bert"), program.replace("{}", f"{[*saved, 'global_step']!r}")) == dict(
         zip(own, saved, strict=True)
     )
     assert printed_json(code_of("bert"), program.replace("{}", f"{saved[1:]!r}")).keys() == set(own[1:])
     later = ["bert.bert_embedding_postprocessor.full_position_embedding.embedding_table", "bert.cls1.output_bias"]
-    program = f"import json, model_zoo; print(json.dumps(model_zoo.found(['positions', 'vocabulary_bias'], {later!r})))"
+    program = (
+        f"import json, model_zoo; print(json.dumps(model_zoo.saved_names(['positions', 'vocabulary_bias'], {later!r})))"
+    )
     assert list(printed_json(code_of("bert"), program).values()) == later
 
 

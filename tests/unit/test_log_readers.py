@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_aisbench.model.metric import MOST, AccuracyPoint, Curve, warm_up
-from pytest_aisbench.traininglog.curve import Progress, extend_curve, read_curve, read_progress, seconds_to_accuracy
+from pytest_aisbench.traininglog.curve import Progress, extend_curve, read_curve, seconds_to_accuracy
 from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, line_time, read_line
 
 ZOO = "epoch: [1/1] step: [10/312], loss: 2.300000, lr: 0.100000, per step time: 105.200 ms"
@@ -119,13 +119,13 @@ def test_other_lines_say_nothing(line: str) -> None:
 
 def test_keras_counts_epochs_and_an_evaluation_is_not_one() -> None:
     log = "".join(f"Epoch {epoch}/3\n{KERAS_3}\n" for epoch in (1, 2, 3))
-    progress = read_progress(Progress(), f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n")
+    _, progress = extend_curve(Curve(), Progress(), f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n")
     assert (progress.epoch, progress.step, progress.loss, progress.ms_per_step) == (3, 80, 0.6697, 10.0)
     assert read_curve(f"{log}10/10 - 0s - 5ms/step - accuracy: 0.7 - loss: 9.0\n").speed.values == [100.0] * 3
 
 
 def test_the_throughput_of_a_whole_job_is_not_taken_for_a_ranks() -> None:
-    progress = read_progress(Progress(), f"{MLLOG}\n")
+    _, progress = extend_curve(Curve(), Progress(), f"{MLLOG}\n")
     assert (progress.total, progress.throughput) == (14214.65962521748, None)
 
 

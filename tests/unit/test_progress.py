@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_aisbench.traininglog.curve import Progress, read_progress
+from pytest_aisbench.model.metric import Curve
+from pytest_aisbench.traininglog.curve import Progress, extend_curve
 
 BERT = (
     "epoch: 0.0, current epoch percent: 0.000, step: 1, outputs are (Tensor(shape=[1], dtype=Float32, "
@@ -22,6 +23,10 @@ DONE = (
     "train done starttime:1.5 endtime:3.5 stepsize:10 batchsize:16 epochsize:2 alldatasum:320 "
     "single_throughput_rate:161.25"
 )
+
+
+def read_progress(progress: Progress, text: str) -> Progress:
+    return extend_curve(Curve(), progress, text)[1]
 
 
 def after(*lines: str, ranks: int = 1) -> Progress:

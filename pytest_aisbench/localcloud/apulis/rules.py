@@ -25,7 +25,7 @@ ADMIN = "admin"
 KINDS = ("RegularJob", "PSDistJob")
 _POD_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
 _STORE_URL = re.compile(r"(?:s3|obs)://([^/]+)/?(.*)")
-_SSH_PORTS = range(40000, 50000)
+POD_PORTS = range(40000, 50000)
 
 
 class Rejected(Exception):
@@ -121,7 +121,7 @@ def launch(
 
 def _roles(params: Mapping[str, Any], kind: str) -> tuple[Role, ...]:
     command = str(params.get("cmd") or "")
-    ports = iter(secrets.SystemRandom().sample(_SSH_PORTS, 128))
+    ports = iter(secrets.SystemRandom().sample(POD_PORTS, 128))
     if kind == KINDS[0]:
         return (Role("master", 0, params["resourcegpu"], command, 0, next(ports)),)
     if "numps" not in params:

@@ -35,7 +35,7 @@ from pytest_aisbench.localcloud.apulis.jobs import (
     row_json,
     status_json,
 )
-from pytest_aisbench.localcloud.apulis.rules import ADMIN, DEVICES, Rejected
+from pytest_aisbench.localcloud.apulis.rules import ADMIN, DEVICES, POD_PORTS, Rejected
 from pytest_aisbench.localcloud.engine.process_engine import USAGE_PERIOD_S
 from pytest_aisbench.localcloud.messages import Request, Response
 
@@ -378,7 +378,6 @@ def _number(text: str | None, default: int) -> int:
 
 _SUBMIT_NEEDS = ("jobName", "vcName", "resourcegpu", "gpuType", "dataPath", "image", "jobType")
 _ENDPOINTS = ("ssh", "ipython", "tensorboard", "vscode")
-_POD_PORTS = range(40000, 50000)
 _LONGEST_NAME = 16
 _RANGES = {False: (100, 200), True: (1, 1000)}  # the priorities that a user, an administrator may set
 
@@ -519,7 +518,7 @@ def _endpoint(request: object) -> dict[str, Any] | None:
     if not isinstance(request, dict):
         return None
     name, port = request.get("name"), request.get("podPort")
-    fits = isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and port in _POD_PORTS
+    fits = isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and port in POD_PORTS
     return {"name": name, "podPort": port} if fits else None
 
 

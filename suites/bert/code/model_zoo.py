@@ -49,7 +49,7 @@ def names(own: str) -> tuple[str, ...]:
     return (f"{CELLS[cell]}.{kind}",)
 
 
-def found(own: Iterable[str], saved: Iterable[str]) -> dict[str, str]:
+def saved_names(own: Iterable[str], saved: Iterable[str]) -> dict[str, str]:
     """For each weight of ours its name in a checkpoint; without those that it lacks."""
     there = {re.sub(r"^(?:bert\.)+", "", name): name for name in saved}
     chosen = {name: next((there[theirs] for theirs in names(name) if theirs in there), "") for name in own}

@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def shape_of(options: argparse.Namespace) -> Shape:
-    told = {field: getattr(options, name) for name, field in SIZES.items() if getattr(options, name)}
+    sizes = {field: getattr(options, name) for name, field in SIZES.items() if getattr(options, name)}
     rows = max(options.batch_size, options.eval_batch_size)
-    shape = replace(NETWORKS[options.bert_network], most_rows=rows, **told)
+    shape = replace(NETWORKS[options.bert_network], most_rows=rows, **sizes)
     if shape.hidden % shape.heads:
         raise ContractError(f"--hidden_size={shape.hidden} cannot be shared by {shape.heads} heads")
     return shape

@@ -103,9 +103,9 @@ class Bert(nn.Cell):
         for block in self.blocks:
             x = block(x, unseen)
         places = self.reshape(asked + self.starts[: asked.shape[0]], (-1,))
-        found = self.gather(self.reshape(x, (-1, self.size)), places, 0)
-        found = self.transformed(self.gelu(self.transform(found)))
-        scores = self.by_word(found, self.words.embedding_table) + self.bias
+        masked = self.gather(self.reshape(x, (-1, self.size)), places, 0)
+        masked = self.transformed(self.gelu(self.transform(masked)))
+        scores = self.by_word(masked, self.words.embedding_table) + self.bias
         return scores, self.follows(self.tanh(self.pool(x[:, 0])))
 
 

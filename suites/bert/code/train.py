@@ -29,22 +29,22 @@ OPTIMIZERS = ("Lamb", "AdamWeightDecay")
 
 
 def parser() -> argparse.ArgumentParser:
-    told = arguments(epochs=5, batch_size=24, learning_rate=4e-4)
-    networks.add_arguments(told)
-    told.add_argument("--train_steps", type=int, default=0, help="updates of the weights; comes before epoch_size")
-    told.add_argument(
+    options = arguments(epochs=5, batch_size=24, learning_rate=4e-4)
+    networks.add_arguments(options)
+    options.add_argument("--train_steps", type=int, default=0, help="updates of the weights; comes before epoch_size")
+    options.add_argument(
         "--accumulation_steps", type=positive, default=1, help="batches of one update; several train in full precision"
     )
-    told.add_argument("--eval_batch_size", type=positive, default=16)
-    told.add_argument("--optimizer", choices=OPTIMIZERS, default="", help="default: Lamb where there is one")
-    told.add_argument("--do_shuffle", type=yes, default=True)
-    told.add_argument("--enable_lossscale", type=yes, default=True, help="on Ascend, where halves may overflow")
-    told.add_argument("--enable_data_sink", type=yes, default=True, help="on Ascend, which can fetch by itself")
-    told.add_argument("--data_sink_steps", type=positive, default=100)
-    told.add_argument("--enable_save_ckpt", type=yes, default=True)
-    told.add_argument("--save_checkpoint_steps", type=int, default=1000)
-    told.add_argument("--save_checkpoint_num", type=int, default=1)
-    return told
+    options.add_argument("--eval_batch_size", type=positive, default=16)
+    options.add_argument("--optimizer", choices=OPTIMIZERS, default="", help="default: Lamb where there is one")
+    options.add_argument("--do_shuffle", type=yes, default=True)
+    options.add_argument("--enable_lossscale", type=yes, default=True, help="on Ascend, where halves may overflow")
+    options.add_argument("--enable_data_sink", type=yes, default=True, help="on Ascend, which can fetch by itself")
+    options.add_argument("--data_sink_steps", type=positive, default=100)
+    options.add_argument("--enable_save_ckpt", type=yes, default=True)
+    options.add_argument("--save_checkpoint_steps", type=int, default=1000)
+    options.add_argument("--save_checkpoint_num", type=int, default=1)
+    return options
 
 
 def updates(options: argparse.Namespace, per_epoch: int) -> int:
@@ -78,14 +78,14 @@ def start_from(checkpoint: Path, bert: Any) -> None:
 
     saved = load_checkpoint(str(checkpoint))
     weights = {weight.name: weight for weight in bert.trainable_params()}
-    known = {name: name for name in weights if name in saved} or model_zoo.found(weights, saved)
-    missing = [name for name in weights if name not in known]
+    names = {name: name for name in weights if name in saved} or model_zoo.saved_names(weights, saved)
+    missing = [name for name in weights if name not in names]
     if missing:
         raise ContractError(
             f"{checkpoint} is of another network: it lacks {len(missing)} weights, such as {missing[0]}"
         )
     for name, weight in weights.items():
-        weight.set_data(fitted(saved[known[name]], weight, checkpoint))
+        weight.set_data(fitted(saved[names[name]], weight, checkpoint))
 
 
 def fitted(saved: Any, weight: Any, checkpoint: Path) -> Any:
@@ -164,13 +164,13 @@ def checkpoints(options: argparse.Namespace, folder: Path) -> list[Any]:
     return [ModelCheckpoint(prefix="checkpoint_bert", directory=str(folder), config=config)]
 
 
-def accuracy(found: Any, sentences: Any, job: Job) -> float:
+def accuracy(counter: Any, sentences: Any, job: Job) -> float:
     """Which part of the masked words is found."""
     steps_of(sentences, job)
-    found.set_train(False)
+    counter.set_train(False)
     right = asked = 0.0
     for row in sentences.create_dict_iterator(num_epochs=1):
-        counts = found(*[row[name] for name in enwiki.COLUMNS])
+        counts = counter(*[row[name] for name in enwiki.COLUMNS])
         right, asked = right + float(counts[0].asnumpy()), asked + float(counts[1].asnumpy())
     print(f"Accuracy is:  {right / asked}", flush=True)
     return right / asked

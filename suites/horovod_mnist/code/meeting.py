@@ -41,7 +41,7 @@ def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     if job.server is None:
         cards = number(environment, "DEVICE_NUM", 0) or number(environment, "MA_NUM_GPUS", 0) or job.size
     node, card = divmod(job.rank, cards)
-    told = {
+    settings = {
         "HOROVOD_HOSTNAME": f"node-{node}",
         "HOROVOD_RANK": job.rank,
         "HOROVOD_SIZE": job.size,
@@ -57,13 +57,13 @@ def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
         # Otherwise Gloo listens where the machine's name leads to, which on one machine may be nowhere.
         **({"HOROVOD_GLOO_IFACE": "lo"} if host.startswith("127.") else {}),
     }
-    return {name: str(value) for name, value in told.items()}
+    return {name: str(value) for name, value in settings.items()}
 
 
 def require_horovod() -> None:
     """With TensorFlow: Horovod installs without a word where it was not built for it."""
-    found = importlib.util.find_spec("horovod")
-    folders = [Path(folder) for folder in (found.submodule_search_locations or ())] if found else []
+    spec = importlib.util.find_spec("horovod")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
     if importlib.util.find_spec("tensorflow") is None or not any(
         list(folder.glob("tensorflow/mpi_lib*.so")) for folder in folders
     ):
@@ -75,11 +75,11 @@ def meet(job: Job) -> Any:
     require_horovod()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not is_launched(os.environ) and job.size > 1:
-        told = variables(job, os.environ)
-        os.environ.update(told)
-        address = (told["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(told["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
+        settings = variables(job, os.environ)
+        os.environ.update(settings)
+        address = (settings["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(settings["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
         if job.rank == 0:
-            serve(address, job.size, int(told["HOROVOD_LOCAL_SIZE"]))
+            serve(address, job.size, int(settings["HOROVOD_LOCAL_SIZE"]))
         else:
             wait_for(address)
     import horovod.tensorflow.keras as hvd

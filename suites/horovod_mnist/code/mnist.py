@@ -61,9 +61,9 @@ def write_idx(path: Path, values: Bytes) -> None:
 
 def generate(folder: Path, seed: int, count: int, held_out: int, looks: int = LOOKS) -> None:
     """Write a data set of images that are made to be learnt, and not by one rank alone."""
-    shown = patterns(np.random.default_rng([seed, 0]), channels=1, tiles=SIZE // PIXELS, looks=looks)
+    digit_patterns = patterns(np.random.default_rng([seed, 0]), channels=1, tiles=SIZE // PIXELS, looks=looks)
     for number, (part, size) in enumerate(((TRAIN, count), (EVAL, held_out)), 1):
-        rows = draw(np.random.default_rng([seed, number]), shown, size)
+        rows = draw(np.random.default_rng([seed, number]), digit_patterns, size)
         write_idx(folder / f"{part}-images-idx3-ubyte.gz", rows[:, 1:].reshape(-1, SIZE, SIZE))
         write_idx(folder / f"{part}-labels-idx1-ubyte.gz", rows[:, 0])
 

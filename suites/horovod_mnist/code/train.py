@@ -135,21 +135,21 @@ def main(job: Job) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    told = argparse.ArgumentParser(allow_abbrev=False)
-    told.add_argument("--epoch_size", type=positive, default=24)
-    told.add_argument("--batch_size", type=positive, default=128, help="of each rank")
-    told.add_argument("--learning_rate", type=float, default=0.001, help="of each rank")
-    told.add_argument("--warmup_epochs", type=int, default=3)
-    told.add_argument("--seed", type=int, default=1)
-    told.add_argument("--synthetic", type=int, default=0, help="train on so many generated images, not on data_url")
-    told.add_argument(
+    options = argparse.ArgumentParser(allow_abbrev=False)
+    options.add_argument("--epoch_size", type=positive, default=24)
+    options.add_argument("--batch_size", type=positive, default=128, help="of each rank")
+    options.add_argument("--learning_rate", type=float, default=0.001, help="of each rank")
+    options.add_argument("--warmup_epochs", type=int, default=3)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--synthetic", type=int, default=0, help="train on so many generated images, not on data_url")
+    options.add_argument(
         "--filters", type=positive, default=32, help="of the first convolution; the second has twice as many"
     )
-    told.add_argument("--hidden", type=positive, default=128, help="neurons of the hidden layer")
-    told.add_argument("--checkpoints", default="", help="folder for the weights after each epoch")
+    options.add_argument("--hidden", type=positive, default=128, help="neurons of the hidden layer")
+    options.add_argument("--checkpoints", default="", help="folder for the weights after each epoch")
     board = "~/tensorboard/{}/logs".format(os.environ["DLWS_JOB_ID"]) if "DLWS_JOB_ID" in os.environ else ""
-    told.add_argument("--tensorboard", default=board, help="folder of its curves; on Apulis where its page looks")
-    return told
+    options.add_argument("--tensorboard", default=board, help="folder of its curves; on Apulis where its page looks")
+    return options
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ MOMENTUM = 0.9
 
 
 def parser() -> argparse.ArgumentParser:
-    told = arguments(epochs=6, learning_rate=0.1)
-    told.add_argument("--hid_dim", type=positive, default=1280, help="of the two hidden layers")
-    return told
+    options = arguments(epochs=6, learning_rate=0.1)
+    options.add_argument("--hid_dim", type=positive, default=1280, help="of the two hidden layers")
+    return options
 
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Job:
@@ -136,8 +136,8 @@ def accuracy(job: Job, network: Any) -> float:
 
     network.eval()
     inputs, labels = held_out(job)
-    found = network(paddle.to_tensor(inputs)).numpy().argmax(axis=-1)
-    right = float((found == labels).mean())
+    predicted = network(paddle.to_tensor(inputs)).numpy().argmax(axis=-1)
+    right = float((predicted == labels).mean())
     print(f"[Eval][Epoch {job.arguments.epochs}][Avg]top1: {right:.5f}", flush=True)
     return right
 

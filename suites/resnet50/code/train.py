@@ -55,13 +55,13 @@ def classes_of(folder: Path) -> list[str]:
     for part in ("train", "val"):
         if not (folder / part).is_dir():
             raise ContractError(f"{folder / part} is missing: ImageNet was expected, in the folders train and val")
-    known, judged = (sorted(p.name for p in (folder / part).iterdir() if p.is_dir()) for part in ("train", "val"))
-    if len(known) < 2:
-        raise ContractError(f"{folder / 'train'} holds {len(known)} folders of images; it must be one for each class")
-    strangers = sorted(set(judged) - set(known))
+    trained, judged = (sorted(p.name for p in (folder / part).iterdir() if p.is_dir()) for part in ("train", "val"))
+    if len(trained) < 2:
+        raise ContractError(f"{folder / 'train'} holds {len(trained)} folders of images; it must be one for each class")
+    strangers = sorted(set(judged) - set(trained))
     if strangers:
         raise ContractError(f"{folder / 'val'} has the class {strangers[0]}, which {folder / 'train'} does not")
-    return known
+    return trained
 
 
 def data(job: Job, folder: Path, classes: list[str]) -> tuple[Any, Any]:
@@ -103,10 +103,10 @@ def main(job: Job) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    told = arguments(epochs=90, batch_size=256, learning_rate=0.8)
-    network_arguments.add(told, image_size=224)
-    told.add_argument("--augment", type=yes, default=True, help="crop and mirror the images at random")
-    return told
+    options = arguments(epochs=90, batch_size=256, learning_rate=0.8)
+    network_arguments.add(options, image_size=224)
+    options.add_argument("--augment", type=yes, default=True, help="crop and mirror the images at random")
+    return options
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ def decode(records: Records) -> tuple[Array, Labels]:
 
 def generate(folder: Path, seed: int, per_file: int, looks: int = LOOKS) -> None:
     """Write a data set of images that are made to be learnt, and not by one rank alone."""
-    shown = patterns(np.random.default_rng([seed, 0]), channels=3, tiles=SIZE // PIXELS, looks=looks)
-    train = draw(np.random.default_rng([seed, 1]), shown, 5 * per_file)
-    held_out = draw(np.random.default_rng([seed, 2]), shown, per_file)
+    class_patterns = patterns(np.random.default_rng([seed, 0]), channels=3, tiles=SIZE // PIXELS, looks=looks)
+    train = draw(np.random.default_rng([seed, 1]), class_patterns, 5 * per_file)
+    held_out = draw(np.random.default_rng([seed, 2]), class_patterns, per_file)
     names = [*(f"train/data_batch_{k}.bin" for k in range(1, 6)), "eval/test_batch.bin"]
     for name, records in zip(names, [*np.split(train, 5), held_out]):
         path = folder / name

@@ -67,10 +67,10 @@ def main(job: Job) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    told = arguments(epochs=92, batch_size=32, learning_rate=0.1)
-    network_arguments.add(told, image_size=224)
-    told.add_argument("--augment", type=yes, default=True, help="crop and mirror the images at random")
-    return told
+    options = arguments(epochs=92, batch_size=32, learning_rate=0.1)
+    network_arguments.add(options, image_size=224)
+    options.add_argument("--augment", type=yes, default=True, help="crop and mirror the images at random")
+    return options
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ MOMENTUM = 0.9
 
 
 def parser() -> argparse.ArgumentParser:
-    told = arguments(epochs=6, learning_rate=0.1)
-    told.add_argument("--hid_dim", type=positive, default=1280, help="of the two hidden layers")
-    return told
+    options = arguments(epochs=6, learning_rate=0.1)
+    options.add_argument("--hid_dim", type=positive, default=1280, help="of the two hidden layers")
+    return options
 
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Job:
@@ -124,8 +124,8 @@ def accuracy(job: Job, network: Any, device: Any) -> float:
 
     inputs, labels = held_out(job)
     with torch.no_grad():
-        found = network(torch.from_numpy(inputs).to(device)).argmax(dim=-1).cpu().numpy()
-    return float((found == labels).mean())
+        predicted = network(torch.from_numpy(inputs).to(device)).argmax(dim=-1).cpu().numpy()
+    return float((predicted == labels).mean())
 
 
 if __name__ == "__main__":
