@@ -56,8 +56,9 @@ class Workers:
         self._link = Link(answers)
 
     def admit(self, node: Any) -> None:
-        """Tell a worker how to reach us."""
+        """Tell a worker how to reach us, and let xdist outlive its death."""
         node.workerinput["aisbench_link"] = (self._link.address, self._link.key)
+        node.sendcommand = _unless_dead(node.sendcommand)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_node_collection_finished(self) -> None:
@@ -132,6 +133,20 @@ class Workers:
 
     def _fail(self, failure: AisbenchError) -> None:
         self._failure = self._failure or failure
+
+
+def _unless_dead(send: Callable[..., None]) -> Callable[..., None]:
+    """Sends a command to a worker; none to one that is dead.
+
+    xdist learns of a death by an event that may still be in its queue. A command that it sends before would end the
+    whole run by an INTERNALERROR; the event lets it give the tests to another worker.
+    """
+
+    def send_if_alive(name: str, **arguments: object) -> None:
+        with ignored(_LOG, OSError, "the command %s to a worker that ended", name):
+            send(name, **arguments)
+
+    return send_if_alive
 
 
 # A worker's side

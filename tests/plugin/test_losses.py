@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import xml.etree.ElementTree as ET
@@ -97,6 +98,34 @@ def test_a_test_that_kills_its_workers_is_not_tried_for_ever(yard: Yard) -> None
     assert ended.code == 1, ended.out
     assert ended.verdicts == {"toy-1x2": "FAILED"}
     assert "crashed while running" in ended.out
+
+
+# Kills a worker that has collected, before xdist sends it its first test, and waits until sending would fail.
+_DIES_FIRST = """import contextlib, os, signal
+
+
+def pytest_xdist_node_collection_finished(node):
+    if node.gateway.id in VICTIMS:
+        os.kill(node.gateway._rinfo().pid, signal.SIGKILL)
+        with contextlib.suppress(EOFError):
+            node.channel.waitclose(60)
+"""
+
+
+def test_a_worker_that_dies_before_its_first_test_is_replaced(yard: Yard) -> None:
+    yard.suite()
+    (yard.folder / "conftest.py").write_text(_DIES_FIRST.replace("VICTIMS", "('gw0', 'gw1')"))
+    ended = yard.pytest("suites", "-n", "2")
+    assert (ended.code, ended.verdicts) == (0, {"toy-1x2": "PASSED", "toy-2x2": "PASSED"}), ended.out
+
+
+def test_where_no_worker_lives_to_its_first_test_the_run_ends_and_names_it(yard: Yard) -> None:
+    yard.suite()
+    (yard.folder / "conftest.py").write_text(_DIES_FIRST.replace("VICTIMS", "('gw0',)"))
+    ended = yard.pytest("suites", "--nodes", "1", "-n", "1", "--max-worker-restart", "0")
+    assert (ended.code, ended.verdicts) == (1, {"toy-1x2": "FAILED"}), ended.out
+    assert re.search(r"worker 'gw0' crashed while running '\S*test_toy.py::test_trains\[toy-1x2\]'", ended.out)
+    assert "INTERNALERROR" not in ended.out
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 2), (signal.SIGTERM, 143)])

@@ -39,8 +39,6 @@ MAX_JOBS = 6
 OUTAGE = 1.5  # seconds; on loopback an adapter is patient for five
 _POLL = 0.01
 _SHOWN = 5  # problems of a round
-# A worker that dies between its last word and the next tests it is sent brings xdist down, and the run with it.
-_XDIST_FELL = "cannot send (already closed?)"
 
 
 @dataclass
@@ -148,8 +146,6 @@ class Arena:
 
     def _of_the_end(self, told: Told) -> Iterator[str]:
         log = max(self.yard.folder.glob("run-*.log")).read_text(errors="replace")
-        if told.round.victim == "worker" and told.code == 3 and _XDIST_FELL in log:
-            return
         if told.code != int(self.failing):
             yield f"exit code {told.code}, and at the end of its output\n{log[-3000:]}"
         yield from chaos_audit.of_results(self.results(), self.wanted)
