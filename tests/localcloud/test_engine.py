@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 import os
+import signal
 import site
 import socket
 import sys
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from waiting import PATIENCE, wait_until
 
-from pytest_aisbench.localcloud.engine import processes
+from pytest_aisbench.localcloud.engine import process_engine
 from pytest_aisbench.localcloud.engine.launch import (
     Channel,
     Ended,
@@ -28,7 +29,7 @@ from pytest_aisbench.localcloud.engine.launch import (
     TaskEnded,
     TaskStarted,
 )
-from pytest_aisbench.localcloud.engine.private_root import container_support
+from pytest_aisbench.localcloud.engine.private_root import container_support, pid_namespace
 from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
 from pytest_aisbench.localcloud.obs.storage import Objects
 
@@ -101,8 +102,8 @@ def objects(tmp_path: Path) -> Iterator[Objects]:
 def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways in which a node keeps its processes together, whichever this machine would choose."""
     if request.param == "walk":
-        monkeypatch.setattr(processes, "namespace", lambda: ())
-    elif not processes.namespace():
+        monkeypatch.setattr(process_engine, "pid_namespace", lambda: None)
+    elif not pid_namespace():
         pytest.skip("this machine allows no pid namespace")
     return str(request.param)
 
@@ -314,6 +315,7 @@ out.joinpath("early.txt").write_text("22")
     wait_until(lambda: objects.head("b", "out/early.txt"))
     wait_until(lambda: objects.head("b", f"{name}-worker-0.log"))
     wait_until(lambda: b"first words" in read(objects, f"{name}-worker-0.log"))
+    wait_until(lambda: objects.head("b", f"{name}-proc-rank-0-device-0.txt"))
     assert read(objects, f"{name}-proc-rank-0-device-0.txt") == b"first words\n"
     assert not any(isinstance(event, Ended) for event in job.events)
     [go] = (job.engine._folder(job.id) / "0").glob("**/train_url_0")
@@ -384,6 +386,22 @@ def test_a_full_disk_is_the_platforms_fault_and_the_engine_survives_it(
     assert end.phase == "Abnormal"
     assert "No space left" in end.message
     assert submit("print('fine')").end().phase == "Completed"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_jobs_outlive_the_process_that_starts_nodes(submit: Callable[..., Watched], tmp_path: Path) -> None:
+    """As when the kernel takes it for its memory: what runs is not touched, and what follows gets another one."""
+    job = submit("import os, time\nwhile not os.path.exists(os.environ['MA_JOB_DIR'] + '/go'): time.sleep(0.01)")
+    job.await_start()
+    [server] = [pid for pid in survivors("engine.node_server") if _parent(pid) == os.getpid()]
+    os.kill(server, signal.SIGKILL)
+    (tmp_path / "work" / job.id / "0/home/ma-user/modelarts/user-job-dir/go").touch()
+    assert job.end().phase == "Completed"
+    assert submit("pass").end().phase == "Completed"
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
 
 
 def test_events_come_in_order(submit: Callable[..., Watched]) -> None:

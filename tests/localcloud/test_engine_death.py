@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from waiting import PATIENCE, wait_until
 
-from pytest_aisbench.localcloud.engine import processes
+from pytest_aisbench.localcloud.engine import process_engine
+from pytest_aisbench.localcloud.engine.private_root import pid_namespace
 from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
 from pytest_aisbench.localcloud.obs.storage import Objects
 
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")]
 
-ROOT = Path(processes.__file__).parents[2]
+ROOT = Path(process_engine.__file__).parents[2]
 
 CLOUD = """
 import pathlib, sys, threading
-from pytest_aisbench.localcloud.engine import processes
+from pytest_aisbench.localcloud.engine import process_engine
 from pytest_aisbench.localcloud.engine.process_engine import ProcessEngine
 from pytest_aisbench.localcloud.engine.launch import Ended, Launch, Place
 from pytest_aisbench.localcloud.obs.storage import Objects
 
 folder, isolation, job = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 if isolation == "walk":
-    processes.namespace = lambda: ()
+    process_engine.pid_namespace = lambda: None
 objects = Objects(folder / "objects")
 objects.create_bucket("bucket")
 objects.put("bucket", "code/train.py", (folder / "train.py").read_bytes())
@@ -105,7 +106,7 @@ def with_command_line(text: str) -> list[int]:
 
 @pytest.fixture(params=["namespace", "walk"])
 def cloud(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cloud]:
-    if request.param == "namespace" and not processes.namespace():
+    if request.param == "namespace" and not pid_namespace():
         pytest.skip("this machine allows no pid namespace")
     cloud = Cloud(tmp_path, request.param)
     try:
@@ -187,7 +188,7 @@ def test_a_node_whose_disk_is_full_says_so(tmp_path: Path) -> None:
         "read_only": [],
     }
     with subprocess.Popen(
-        [sys.executable, "-m", "pytest_aisbench.localcloud.engine.node"],
+        [sys.executable, "-c", "from pytest_aisbench.localcloud.engine import node; node.run()"],
         env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": ""},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

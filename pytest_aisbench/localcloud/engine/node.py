@@ -1,16 +1,13 @@
 """The process that is one node of a job: runs the boot file once per card, and ends everything that it started.
 
-    python -m pytest_aisbench.localcloud.engine.node MARK
-
-The first line of standard input is the node's `Spec` as JSON. A later line `stop` asks for an orderly end; at the end
-of the stream (the cloud is gone) the node ends at once. It writes one JSON line for each event to standard output:
-`{"event": "running"}` and at last `{"event": "ended", "code": 0, "fault": ""}`; a fault is an error of the node
-itself.
+`node_server` forks it and calls `run`. The first line of standard input is the node's `Spec` as JSON. A later line
+`stop` asks for an orderly end; at the end of the stream (the cloud is gone) the node ends at once. It writes one JSON
+line for each event to standard output: `{"event": "running"}` and at last `{"event": "ended", "code": 0, "fault": ""}`;
+a fault is an error of the node itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -66,11 +63,7 @@ class Node:
         self._rank_names: dict[int, str] = {}  # of processes: `proc-rank-3-device-1`
         self._stopping = b"stop\n" in received
         self._private = PrivateRoot.build(spec["view"], spec["binds"], spec["read_only"]) if spec["view"] else None
-        self._woken, wake = os.pipe()
-        for end in (self._woken, wake):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._signals = processes.SignalPipe()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(self, "_stopping", True))
 
@@ -175,10 +168,9 @@ class Node:
 
     def _wait(self, seconds: float) -> None:
         """Sleep until a child ends, the cloud sends something, or the time is over."""
-        ready, _, _ = select.select([0, self._woken], [], [], seconds)
-        if self._woken in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._woken, 4096)
+        ready, _, _ = select.select([0, self._signals.fileno()], [], [], seconds)
+        if self._signals.fileno() in ready:
+            self._signals.reset()
         if 0 in ready:
             data = os.read(0, 4096)
             if not data:
@@ -269,7 +261,8 @@ def abandon() -> NoReturn:
     os._exit(128 + signal.SIGKILL)
 
 
-def main() -> NoReturn:
+def run() -> NoReturn:
+    """Be a node: read the spec, run it, and end."""
     processes.adopt_orphans()
     received = b""
     while b"\n" not in received:
@@ -286,7 +279,3 @@ def main() -> NoReturn:
     processes.kill_descendants()
     report(event="ended", code=code, fault=fault)
     os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

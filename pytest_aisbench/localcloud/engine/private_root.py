@@ -8,48 +8,74 @@ no folder for them. The kernel drops them with the last process, so there is not
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
+import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from pytest_aisbench.localcloud.engine import processes
+from pytest_aisbench.localcloud.engine.processes import call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     Binds = Iterable[tuple[str, str]]
 
 PATHS = ("/cache", "/home/ma-user", "/home/work", "/user/config", "/tmp")  # noqa: S108 - private, which is the point
 
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_CLONE_NEWNS = 0x00020000
 _MS_RELATIME, _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 21, 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18
 _MNT_DETACH = 2
 
 
+class Isolation(NamedTuple):
+    """What keeps the nodes of this machine apart from it, and from each other."""
+
+    namespace: processes.Namespace | None
+    private: bool
+    """True if jobs find the platform's paths."""
+    text: str
+    """One line that says what jobs find, or why they do not."""
+
+
 @functools.cache
-def container_support() -> tuple[bool, str]:
-    """True if jobs find the platform's paths on this machine, and a line that says what they find or why not."""
+def isolation() -> Isolation:
+    """Try what this machine allows, in a process of its own."""
     if not processes.LINUX:
-        return False, _without("only Linux has mount namespaces")
-    command = [*processes.namespace(), sys.executable, "-S", "-m", __name__]
+        return Isolation(None, private=False, text=_without("only Linux has mount namespaces"))
     environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": os.environ.get("PATH", os.defpath)}
     import tempfile  # not above: nodes import this module, and must start fast
 
     with tempfile.TemporaryDirectory(prefix="aisbench-probe-") as folder:
         try:
             probe = subprocess.run(
-                [*command, folder], env=environment, capture_output=True, text=True, timeout=20, check=False
+                [sys.executable, "-S", "-m", __name__, folder],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=True,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return False, _without(str(error))
-    if probe.returncode:
-        return False, _without((probe.stderr.strip().splitlines() or [f"exit code {probe.returncode}"])[-1])
-    return True, f"every node has {_listed()} of its own"
+            namespace, private, problem = json.loads(probe.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            return Isolation(None, private=False, text=_without(str(error)))
+    text = f"every node has {_listed()} of its own" if private else _without(problem)
+    return Isolation(processes.Namespace(*namespace) if namespace else None, private, text)
+
+
+def pid_namespace() -> processes.Namespace | None:
+    """What keeps the processes of a node together; None where the machine allows none."""
+    return isolation().namespace
+
+
+def container_support() -> tuple[bool, str]:
+    """True if jobs find the platform's paths on this machine, and a line that says what they find or why not."""
+    _, private, text = isolation()
+    return private, text
 
 
 def _listed() -> str:
@@ -89,7 +115,7 @@ class PrivateRoot:
 
     def enter(self, folder: str) -> None:
         for descriptor in self._descriptors:
-            _call("setns", descriptor, 0)
+            call("setns", descriptor, 0)
         os.chdir(folder)
 
 
@@ -112,23 +138,18 @@ def _build_and_send(to: socket.socket, root: str, binds: Binds, read_only: Itera
 def _unshare() -> bool:
     """Enter a new mount namespace; return True if that took a user namespace."""
     try:
-        _call("unshare", _CLONE_NEWNS)
+        call("unshare", _CLONE_NEWNS)
         privileged = True
     except PermissionError:
-        user, group = os.getuid(), os.getgid()
-        _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
-        # The user keeps the same number, since mpirun and others refuse to run as root.
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        processes.unshare_user(_CLONE_NEWNS)
         privileged = False
-    _call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
+    call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
     return not privileged
 
 
 def _fill(root: str, sources: dict[str, str]) -> None:
     """Copy the machine's root to a file system in memory, by bind mounts, with `sources` at their paths."""
-    _call("mount", b"tmpfs", root.encode(), b"tmpfs", 0, b"mode=755,size=4m")
+    call("mount", b"tmpfs", root.encode(), b"tmpfs", 0, b"mode=755,size=4m")
     parents = {str(parent) for target in sources for parent in Path(target).parents}
     _copy_folder("/", root, parents, set(sources))
     for target in sorted(sources, key=lambda path: path.count("/")):
@@ -138,7 +159,7 @@ def _fill(root: str, sources: dict[str, str]) -> None:
         else:
             os.close(os.open(inside, os.O_CREAT | os.O_CLOEXEC))
         _bind(sources[target], inside)
-    _call("mount", None, root.encode(), None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY, None)
+    call("mount", None, root.encode(), None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY, None)
 
 
 def _copy_folder(folder: str, copy: str, parents: set[str], left_out: set[str]) -> None:
@@ -160,7 +181,7 @@ def _copy_folder(folder: str, copy: str, parents: set[str], left_out: set[str]) 
 
 
 def _bind(source: str, target: str) -> None:
-    _call("mount", source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None)
+    call("mount", source.encode(), target.encode(), None, _MS_BIND | _MS_REC, None)
 
 
 def _protect(folder: str) -> None:
@@ -170,24 +191,47 @@ def _protect(folder: str) -> None:
         flags = os.statvfs(folder).f_flag
         kept = flags & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)
         kept |= _MS_RELATIME if flags & os.ST_RELATIME else 0
-        _call("mount", None, folder.encode(), None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept, None)
+        call("mount", None, folder.encode(), None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept, None)
 
 
 def _change_root(root: str) -> None:
     os.chdir(root)
-    _call("pivot_root", b".", b".")
-    _call("umount2", b".", _MNT_DETACH)
+    call("pivot_root", b".", b".")
+    call("umount2", b".", _MNT_DETACH)
     os.chdir("/")
 
 
-def _call(name: str, *arguments: int | bytes | None) -> None:
-    if getattr(processes.libc(), name)(*arguments):
-        number = ctypes.get_errno()
-        text = " ".join(os.fsdecode(argument) for argument in arguments[:2] if isinstance(argument, bytes))
-        raise OSError(number, f"{name} {text}".rstrip() + f": {os.strerror(number)}")
+def _probe(folder: str) -> Isolation:
+    """Try the namespaces, the best first, and a file system as nodes have it."""
+    namespace = next((each for each in processes.NAMESPACES if not _problem_of(lambda: processes.enter(each))), None)  # noqa: B023 - called at once
+
+    def build() -> None:
+        if namespace:
+            processes.enter(namespace)
+        _try_root(folder)
+
+    problem = _problem_of(build)
+    return Isolation(namespace, not problem, problem)
 
 
-def _probe(folder: str) -> None:
+def _problem_of(attempt: Callable[[], None]) -> str:
+    """What goes wrong in a child that makes the attempt; empty if nothing does."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            attempt()
+        except OSError as error:
+            os.write(writing, (error.strerror or str(error)).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+        text = file.read()
+    _, status = os.waitpid(child, 0)
+    return text or (f"exit code {processes.exit_code(status)}" if status else "")
+
+
+def _try_root(folder: str) -> None:
     """Build and enter a file system as a node does; OSError where that fails."""
     source, root = Path(folder, "source"), Path(folder, "root")
     source.mkdir()
@@ -200,7 +244,4 @@ def _probe(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        _probe(sys.argv[1])
-    except OSError as problem:
-        sys.exit(problem.strerror or str(problem))
+    sys.stdout.write(json.dumps(_probe(sys.argv[1])))

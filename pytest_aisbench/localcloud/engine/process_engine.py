@@ -7,18 +7,15 @@ store.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import selectors
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from pytest_aisbench.localcloud.apulis.pods import Pod
 from pytest_aisbench.localcloud.engine import processes
@@ -34,14 +31,14 @@ from pytest_aisbench.localcloud.engine.launch import (
     TaskStarted,
     node_address,
 )
-from pytest_aisbench.localcloud.engine.private_root import container_support
+from pytest_aisbench.localcloud.engine.node_server import NodeProcess, NodeServer
+from pytest_aisbench.localcloud.engine.private_root import container_support, pid_namespace
 from pytest_aisbench.localcloud.obs.index import ObjectError
 from pytest_aisbench.localcloud.obs.storage import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_aisbench.localcloud.engine.node import Spec
     from pytest_aisbench.localcloud.iam import Accounts
 
 
@@ -53,9 +50,8 @@ MAX_SAMPLES = 3600  # of a node; older ones are dropped
 _PREVIEW = 5 << 20  # bytes: the platform shows the newest 5 MB of a log
 _PATIENCE = 5.0  # seconds beyond the grace that a node may take to end its ranks before it is killed
 _PUSH_PERIOD = 1.0  # seconds between two uploads of outputs and logs
-_NODE_PATIENCE = 5.0  # seconds that a node may take to kill its processes before it is killed
 _BYTES_PER_SECOND = 1 << 20  # upload a growing file the less often the larger it is: each time uploads all of it
-_PACKAGES = Path(__file__).parents[3]
+_FILLED_AT_ONCE = max(4, os.cpu_count() or 1)  # more threads would wait for each other's turn, and spend CPU on that
 _Node = tuple[str, str]  # job and task
 
 
@@ -69,6 +65,8 @@ class ProcessEngine:
         self._store = StoreAccess(obs_endpoint, accounts)
         self._grace = grace
         self._ports = Ports()
+        self._disk = threading.BoundedSemaphore(_FILLED_AT_ONCE)
+        self._nodes = NodeServer(inherited_environment())
         self._runs: dict[str, Run] = {}
         self._launches: dict[str, Launch] = {}  # until `forget`
         self._forgotten: set[str] = set()  # jobs that still run
@@ -86,6 +84,8 @@ class ProcessEngine:
             launch,
             report,
             ports=self._ports,
+            disk=self._disk,
+            nodes=self._nodes,
             store=self._store,
             grace=self._grace,
             ended=functools.partial(self._ended, launch.job_id),
@@ -142,6 +142,7 @@ class ProcessEngine:
             run.stop("The local cloud was closed.", at_once=True)
         for run in runs:
             run.join()
+        self._nodes.close()
 
     def _ended(self, job_id: str) -> None:
         with self._lock:
@@ -173,6 +174,8 @@ class Run:
         report: Report,
         *,
         ports: Ports,
+        disk: threading.BoundedSemaphore,
+        nodes: NodeServer,
         store: StoreAccess,
         grace: float,
         ended: Callable[[], None],
@@ -183,6 +186,8 @@ class Run:
         self._launch = launch
         self._report = report
         self._ports = ports
+        self._disk = disk
+        self._nodes = nodes
         self._store = store
         self._grace = grace
         self._ended = ended
@@ -232,8 +237,9 @@ class Run:
             log.exception("job %s", self._launch.job_id)
             end = Ended("Abnormal", f"The platform failed: {type(error).__name__}: {error}")
         self._report(end)
-        for container in self._containers:
-            container.clear()
+        with self._disk:
+            for container in self._containers:
+                container.clear()
         with self._lock:
             os.close(self._woken)
             os.close(self._wake)
@@ -243,7 +249,8 @@ class Run:
     def _train(self) -> Ended:
         private, _ = container_support()
         for container in self._containers:
-            container.prepare(self._objects, private=private)
+            with self._disk:
+                container.prepare(self._objects, private=private)
             if self._stopping:
                 return Ended("Terminated", self._stopping)
         port = self._ports.take(node_address(0))
@@ -252,7 +259,7 @@ class Run:
         try:
             for container in self._containers:
                 spec = container.spec(port, variables, self._grace)
-                nodes.append(NodeProcess(container, spec))
+                nodes.append(NodeProcess(self._nodes, container, spec, pid_namespace()))
                 self._usage.begin(self._launch.job_id, nodes[-1].task, nodes[-1].pid)
             for container in self._containers:
                 container.write_rank_table("completed")
@@ -265,7 +272,8 @@ class Run:
             self._ports.give_back(port)
             self._store.take_back(variables)
             if not self._abandoned:
-                self._push(everything=True)
+                with self._disk:
+                    self._push(everything=True)
         return end
 
     def _watch(self, nodes: list[NodeProcess]) -> Ended:
@@ -324,85 +332,6 @@ class Run:
     def _push(self, *, everything: bool = False) -> None:
         for mirror in self._mirrors if self._log_frozen() else [*self._mirrors, *self._log_mirrors]:
             mirror.push(everything=everything)
-
-
-class NodeProcess:
-    """A node process, seen from the cloud. It ends when its standard input is closed, also by the death of the
-    cloud."""
-
-    def __init__(self, container: Container, spec: Spec) -> None:
-        self.task = container.task
-        self._mark = container.mark
-        self._unread = b""
-        self._last_event: dict[str, Any] | None = None
-        environment = inherited_environment() | dict([self._mark])
-        environment |= {"PYTHONPATH": str(_PACKAGES), "TMPDIR": str(container.temporary)}
-        # -S: the node needs only the standard library, and starts in half the time.
-        command = [sys.executable, "-S", "-m", "pytest_aisbench.localcloud.engine.node", self._mark[1]]
-        with container.worker_log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [*processes.namespace(), *command],
-                cwd=container.root,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                bufsize=0,
-                start_new_session=True,
-            )
-        self._input = cast(IO[bytes], self._process.stdin)
-        self._output = cast(IO[bytes], self._process.stdout)
-        self._send(json.dumps(spec).encode())
-
-    @property
-    def pid(self) -> int:
-        """The number of the process for the host."""
-        return self._process.pid
-
-    def fileno(self) -> int:
-        """Readable when `events` has something to return."""
-        return self._output.fileno()
-
-    def events(self) -> list[dict[str, Any]]:
-        """The events since the last call. The last one is `ended`, also for a node that was killed."""
-        data = os.read(self.fileno(), 1 << 16)
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        events = []
-        for event in map(json.loads, lines):
-            if event["event"] == "ended":
-                self._last_event = event  # returned when the process is gone
-            else:
-                events.append(event)
-        if not data:
-            code = self._process.wait()
-            killed = {"event": "ended", "code": code if code >= 0 else 128 - code, "fault": ""}
-            events.append(self._last_event or killed)
-        return events
-
-    def stop(self) -> None:
-        """Ask for an orderly end."""
-        self._send(b"stop")
-
-    def kill(self) -> None:
-        """End the node and all its processes; `events` still returns its last event."""
-        self._input.close()
-        try:
-            self._process.wait(_NODE_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._last_event is None and not processes.namespace():
-            processes.kill_marked("=".join(self._mark))
-
-    def close(self) -> None:
-        self.kill()
-        self._output.close()
-
-    def _send(self, line: bytes) -> None:
-        try:
-            self._input.write(line + b"\n")
-        except (BrokenPipeError, ValueError) as error:  # the node has ended, or its input was closed
-            log.debug("%s of %s gets no more lines: %s", self.task, self._mark[1], error)
 
 
 class Mirror:

@@ -11,11 +11,10 @@ import contextlib
 import functools
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,37 +24,87 @@ if TYPE_CHECKING:
 LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PID_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child")
-# A private /proc first: without it, programs that look themselves up in /proc by pid find another process. Root needs
-# no user namespace; other users keep their number, since mpirun and others refuse to run as root.
-_NAMESPACES = (
-    (*_PID_NAMESPACE, "--mount-proc"),
-    (*_PID_NAMESPACE, "--mount-proc", "--user", "--map-current-user"),
-    _PID_NAMESPACE,
-    (*_PID_NAMESPACE, "--user", "--map-root-user"),
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
+_MS_REC, _MS_PRIVATE = 1 << 14, 1 << 18
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+
+
+class Namespace(NamedTuple):
+    """A pid namespace, and what the machine wants with it."""
+
+    own_proc: bool
+    """A private /proc: without it, programs that look themselves up in /proc by pid find another process."""
+    user: str = ""
+    """The user namespace: none, or the user is the `same` or `root` in it. Root needs none; other users keep their
+    number if possible, since mpirun and others refuse to run as root."""
+
+
+NAMESPACES = (
+    Namespace(own_proc=True),
+    Namespace(own_proc=True, user="same"),
+    Namespace(own_proc=False),
+    Namespace(own_proc=False, user="root"),
 )
+"""The best first."""
 
 
-@functools.cache
-def namespace() -> tuple[str, ...]:
-    """The command that runs what follows it in a new pid namespace; empty where the machine allows none."""
-    import shutil  # not above: nodes import this module, and must start fast
+def enter(namespace: Namespace) -> None:
+    """Go on as the first process of a new pid namespace; OSError where the machine does not allow it.
 
-    if not LINUX or shutil.which("unshare") is None:
-        return ()
-    for command in _NAMESPACES:
-        try:
-            subprocess.run([*command, "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            import logging
+    What goes on is a child: this process waits for it and ends with its exit code, and if this one is killed, the
+    kernel kills the child, and with it everything in the namespace."""
+    flags = _CLONE_NEWPID | (_CLONE_NEWNS if namespace.own_proc else 0)
+    if namespace.user:
+        unshare_user(flags, as_root=namespace.user == "root")
+    else:
+        call("unshare", flags)
+    if child := os.fork():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # the child obeys them
+        os.closerange(0, 3)  # so that the child alone holds the pipes to the cloud
+        _, status = os.waitpid(child, 0)
+        os._exit(exit_code(status))
+    die_with_parent()
+    if namespace.own_proc:
+        call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
+        call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
 
-            logging.getLogger(__name__).debug("no pid namespace by %s: %s", " ".join(command), error)
-        else:
-            return command
-    return ()
+
+def unshare_user(flags: int, *, as_root: bool = False) -> None:
+    """Enter new namespaces, and a user namespace that allows them."""
+    user, group = os.getuid(), os.getgid()
+    call("unshare", _CLONE_NEWUSER | flags)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{0 if as_root else user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{0 if as_root else group} {group} 1")
 
 
-# For the node process.
+# For the processes that nodes are, and that starts them.
+
+
+class SignalPipe:
+    """Readable when a child has ended, or another signal with a handler has come."""
+
+    def __init__(self) -> None:
+        self._read, self._written = os.pipe()
+        for end in (self._read, self._written):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def reset(self) -> None:
+        """Readable no longer, until the next signal."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read, 4096)
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._read)
+        os.close(self._written)
 
 
 def adopt_orphans() -> None:
@@ -110,12 +159,22 @@ def kill_descendants() -> None:
 
 def _prctl(option: int, value: int) -> None:
     if LINUX:
-        libc().prctl(option, value, 0, 0, 0)
+        _libc().prctl(option, value, 0, 0, 0)
+
+
+def call(name: str, *arguments: int | bytes | None) -> None:
+    """Call a function of the C library; OSError where it returns an error."""
+    import ctypes  # only processes that start others need it
+
+    if getattr(_libc(), name)(*arguments):
+        number = ctypes.get_errno()
+        text = " ".join(os.fsdecode(argument) for argument in arguments[:2] if isinstance(argument, bytes))
+        raise OSError(number, f"{name} {text}".rstrip() + f": {os.strerror(number)}")
 
 
 @functools.cache
-def libc() -> CDLL:
-    import ctypes  # only processes that start others need it
+def _libc() -> CDLL:
+    import ctypes
 
     return ctypes.CDLL(None, use_errno=True)
 
