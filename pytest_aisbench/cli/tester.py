@@ -68,7 +68,9 @@ def _tokens(parser: Any) -> None:
         "aisbench tester token add cluster-a --label jenkins",
     )
     add.add_argument("project", metavar="PROJECT", help="what its results belong to")
-    add.add_argument("--read", action="store_true", help="to read the project's pages, and not to send")
+    what = add.add_mutually_exclusive_group()
+    what.add_argument("--read", action="store_true", help="to read the project's pages, and not to send")
+    what.add_argument("--sign", action="store_true", help="to read the project's pages and sign its runs")
     add.add_argument("--label", default="", metavar="TEXT", help="who holds it, for the audit")
     add.set_defaults(act=_guarded(_add))
     listing = add_command(commands, "list", "list every token, without the token itself", "aisbench tester token list")
@@ -141,7 +143,7 @@ def _add(options: argparse.Namespace) -> None:
     from pytest_aisbench.tester_server.app import transaction
     from pytest_aisbench.tester_server.auth import Kind
 
-    kind = Kind.READ if options.read else Kind.SEND
+    kind = Kind.READ if options.read else Kind.SIGN if options.sign else Kind.SEND
     with transaction(options.db) as connection:
         token = auth.add_token(connection, options.project, kind, plain(options.label, 80), time.time())
     if options.json:

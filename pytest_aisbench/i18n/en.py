@@ -352,6 +352,15 @@ _TESTER = {
     text: text
     for text in (
         "A", "B",
+        "since", "until", "signed", "decision", "remark", "noise", "accepted", "rejected", "Signatures", "Sign",
+        "I accept this run", "I reject this run", "This run is not signed yet.", "Sign in with a token that may sign",
+        "one that may also sign runs with", "A result of this run arrived after this signature.",
+        "The level changed with", "A day is written like 2027-01-31.", "Choose whether you accept or reject the run.",
+        "Enter your name.", "The name has at most 80 characters, the remark 1,000.",
+        "A result of this run arrived after you opened the page; read it again, then sign.",
+        "Write a remark: only a run in which everything passed is accepted without one.",
+        "A token that may sign is needed; sign in with it.",
+        "A change has a colour if it is larger than the noise of the case by its earlier results.",
         "Results are sent here by a run of pytest:",
         "Runs", "Cases", "Scaling", "Stragglers", "Audit", "Search", "Projects", "Project", "Theme", "Leave",
         "Skip to the content", "run", "test", "case", "cases", "platform", "ended", "started", "verdicts", "verdict",

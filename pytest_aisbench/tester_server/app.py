@@ -68,7 +68,9 @@ def make_application(
     app = Starlette(
         routes=[
             *api.routes(),
-            Route("/login", frame.login, methods=["POST"]),
+            Route("/login", frame.enter, methods=["GET"]),
+            Route("/login", frame.form(frame.login), methods=["POST"]),
+            Route("/p/{project}/t/{testid}/r/{run}/sign", frame.form(frame.sign), methods=["POST"]),
             Route("/logout", frame.logout, methods=["POST"]),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
             *Pages(frame).routes(),

@@ -69,6 +69,11 @@ _PREFIX = "aisbt_"  # lets scanners of secrets recognise a token
 class Kind(enum.Enum):
     SEND = "send"  # may also read back, over the API, what its project was sent
     READ = "read"
+    SIGN = "sign"  # may read, and sign runs
+
+    @property
+    def reads_pages(self) -> bool:
+        return self is not Kind.SEND
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,7 @@ class AccessPolicy:
     def require_sender(self, connection: Connection, request: Request) -> Holder:
         holder = _holder(connection, _bearer(request.headers))
         if holder.kind is not Kind.SEND:
-            raise Denied(403, "this token may read, and not send", holder)
+            raise Denied(403, f"this token may {holder.kind.value}, and not send", holder)
         return holder
 
     def same_site(self, request: Request) -> bool:
@@ -191,7 +196,7 @@ class AccessPolicy:
         """The one project whose pages the request may read; None for all. A send token reads its uploads back, and no
         page."""
         token = _bearer(request.headers)
-        if token and (holder := _holder(connection, token)).kind is not Kind.READ:
+        if token and not (holder := _holder(connection, token)).kind.reads_pages:
             raise Denied(403, "this token may send, and not read pages", holder)
         return self.readable_project(connection, request)
 
@@ -203,11 +208,19 @@ class AccessPolicy:
         cookie = request.cookies.get(COOKIE, "")
         if cookie:
             holder = find_session(connection, cookie, time.time())
-            if holder and not holder.revoked and holder.kind is Kind.READ:
+            if holder and not holder.revoked and holder.kind.reads_pages:
                 return holder.project
         if self.open and not any(name in request.headers for name in _FORWARDED):
             return None
         raise Denied(401, "a read token is needed")
+
+    def signer(self, connection: Connection, request: Request) -> Holder | None:
+        """The holder of the token that may sign, by which the request signed in; None for every other reader."""
+        if token := _bearer(request.headers):
+            holder = find_token(connection, token)
+        else:
+            holder = find_session(connection, request.cookies.get(COOKIE, ""), time.time())
+        return holder if holder and not holder.revoked and holder.kind is Kind.SIGN else None
 
 
 def is_loopback(host: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pytest_aisbench.judge.trend import ChangePoint, change_points
 from pytest_aisbench.tester_server.contract import number as finite
 
 WIDTH, HEIGHT = 960, 260
@@ -29,12 +30,22 @@ class Tick:
 
 
 @dataclass(frozen=True)
+class LevelChange:
+    """Where the level of a trend changed: at the first result of the new level."""
+
+    x: float
+    point: ChangePoint
+    row: Any
+
+
+@dataclass(frozen=True)
 class Chart:
     line: str  # points of a polyline
     band: tuple[str, ...]  # polygons
     reference: tuple[str, ...]  # polylines
     dots: tuple[Dot, ...]
     ticks: tuple[Tick, ...]
+    changes: tuple[LevelChange, ...] = ()
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -87,7 +98,11 @@ def _trend(judged: Iterable[Judged]) -> Chart | None:
             reference.append(f"{left},{y} {right},{y}")
     line = " ".join(f"{dot.x},{dot.y}" for dot in dots)
     ticks = tuple(Tick(_down(value, bottom, top), value) for value in round_values(bottom, top))
-    return Chart(line, tuple(band), tuple(reference), dots, ticks)
+    changes = tuple(
+        LevelChange(_r(LEFT + step * point.index), point, measured[point.index][1].row)
+        for point in change_points([value for value, _ in measured])
+    )
+    return Chart(line, tuple(band), tuple(reference), dots, ticks, changes)
 
 
 @dataclass(frozen=True)

@@ -163,16 +163,19 @@ _MOST = 256  # slow cards of one result
 # Plain statements, compiled once: every upload waits for them.
 _RUN = text("""
 INSERT INTO runs
-    (project, testid, name, platform, started, ended, card_hours, cases, passed, failed, broken, inconclusive)
-VALUES (:project, :testid, :run, :platform, :started, :ended, 0, 0, 0, 0, 0, 0)
-ON CONFLICT (project, testid, name) DO UPDATE SET platform = excluded.platform RETURNING id
+    (project, testid, name, platform, commit_id, branch, started, ended, card_hours, cases, passed, failed, broken,
+     inconclusive)
+VALUES (:project, :testid, :run, :platform, :commit_id, :branch, :started, :ended, 0, 0, 0, 0, 0, 0)
+ON CONFLICT (project, testid, name) DO UPDATE
+    SET platform = excluded.platform, commit_id = excluded.commit_id, branch = excluded.branch RETURNING id
 """)
 _END = text("""
 INSERT INTO runs
     (project, testid, name, platform, started, ended, card_hours, cases, passed, failed, broken, inconclusive,
-     told, exit_code, unjudged, unjudged_hours)
+     told, exit_code, unjudged, unjudged_hours, commit_id, branch)
 VALUES
-    (:project, :testid, :run, :platform, :started, :ended, :hours, 0, 0, 0, 0, 0, :told, :exit_code, :unjudged, :hours)
+    (:project, :testid, :run, :platform, :started, :ended, :hours, 0, 0, 0, 0, 0, :told, :exit_code, :unjudged, :hours,
+     :commit_id, :branch)
 ON CONFLICT (project, testid, name) DO UPDATE
     SET told = excluded.told, exit_code = excluded.exit_code, unjudged = excluded.unjudged,
         card_hours = runs.card_hours - runs.unjudged_hours + excluded.unjudged_hours,
@@ -243,6 +246,7 @@ def _store_end(connection: Connection, upload: StoredUpload) -> None:
         "testid": body["testid"],
         "run": body["run_id"],
         "platform": _platform(body["platform"]),
+        **_commit(body),
         "started": min(_seconds(body.get("started")) or ended, ended),
         "ended": ended,
         "told": body["attempt"],
@@ -286,6 +290,7 @@ def _result_values(body: Mapping[str, Any], received: float) -> dict[str, Any]:
         "run": run_id.removesuffix(suffix) or run_id,
         "name": name,
         "platform": _platform(job.get("platform")),
+        **_commit(body),
         "workload": str(case.get("workload") or name),
         "mode": str(case.get("mode") or ""),
         "nodes": case.get("nodes"),
@@ -304,6 +309,12 @@ def _result_values(body: Mapping[str, Any], received: float) -> dict[str, Any]:
         "ended": ended,
         "stragglers": _stragglers(case.get("stragglers")),
     }
+
+
+def _commit(body: Mapping[str, Any]) -> dict[str, str]:
+    """The commit and branch that the run was started from; empty if the sender does not know them."""
+    origin = _object(body.get("origin"))
+    return {"commit_id": _text(origin.get("commit"), 64), "branch": _text(origin.get("branch"), 200)}
 
 
 def _stragglers(value: Any) -> list[dict[str, Any]]:

@@ -6,7 +6,8 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -15,6 +16,8 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
+from pytest_aisbench.judge.noise_test import ASSUMED_NOISE, ASSUMED_NOISE_OF_ACCURACY, average, noise_of, t_quantile
+from pytest_aisbench.judge.trend import newest_level
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.tester_server.contract import number as finite
 
@@ -76,6 +79,19 @@ def series_path(project: str, platform: str, name: str) -> str:
 # Two runs side by side
 
 
+_SURE = 0.99  # of two results of one machine that did not change, so many differ by less
+_FEWEST = 3  # different values that tell the noise; until then it is assumed, as by the gate
+
+
+def noise_reach(values: Sequence[float | None], assumed: float) -> float:
+    """By what share two results of a case differ by noise alone, given its earlier results, oldest first."""
+    level = newest_level([value for value in values if value is not None]).values
+    noise = noise_of(level) if len(set(level)) >= _FEWEST else None
+    middle = abs(average(level)) if level else 0.0
+    deviation, degrees = (noise.deviation / middle, noise.degrees) if noise and middle else (assumed, math.inf)
+    return t_quantile((1 + _SURE) / 2, degrees) * math.sqrt(2) * deviation
+
+
 @dataclass(frozen=True)
 class Pair:
     """One case in both runs, or in one of them."""
@@ -83,6 +99,8 @@ class Pair:
     name: str
     a: Any
     b: Any
+    throughput_noise: float = 0.0  # by what share two results differ by noise alone
+    accuracy_noise: float = 0.0
 
     @property
     def throughput(self) -> float | None:
@@ -96,15 +114,44 @@ class Pair:
         return relative_change(self.a.accuracy, self.b.accuracy) if self.a and self.b else None
 
     @property
+    def changes(self) -> list[Change]:
+        """Of throughput, and of accuracy."""
+        return [Change(self.throughput, self.throughput_noise), Change(self.accuracy, self.accuracy_noise)]
+
+    @property
     def turned(self) -> bool:
         return bool(self.a and self.b and self.a.verdict != self.b.verdict)
 
 
-def compare_results(a: Sequence[Any], b: Sequence[Any]) -> list[Pair]:
-    """The cases of both runs: changed verdicts first, then by loss of throughput."""
+@dataclass(frozen=True)
+class Change:
+    """From run A to run B, beside the noise of the case."""
+
+    value: float | None
+    noise: float
+
+    @property
+    def kind(self) -> str:
+        """`better` or `worse` if the change is larger than the noise; else empty."""
+        if self.value is None or abs(self.value) <= self.noise:
+            return ""
+        return "better" if self.value > 0 else "worse"
+
+
+def compare_results(a: Sequence[Any], b: Sequence[Any], past: Callable[[Any], Sequence[Any]]) -> list[Pair]:
+    """The cases of both runs: changed verdicts first, then by loss of throughput. `past` gives the results of a case
+    up to one of them, oldest first."""
     left, right = {row.name: row for row in a}, {row.name: row for row in b}
-    both = [Pair(name, left.get(name), right.get(name)) for name in sorted({*left, *right})]
+    both = [_pair(name, left.get(name), right.get(name), past) for name in sorted({*left, *right})]
     return sorted(both, key=lambda pair: (not pair.turned, 0.0 if pair.throughput is None else pair.throughput))
+
+
+def _pair(name: str, a: Any, b: Any, past: Callable[[Any], Sequence[Any]]) -> Pair:
+    if not a or not b:
+        return Pair(name, a, b)
+    rows = past(min(a, b, key=lambda row: row.ended))
+    throughput = noise_reach([row.throughput for row in rows], ASSUMED_NOISE)
+    return Pair(name, a, b, throughput, noise_reach([row.accuracy for row in rows], ASSUMED_NOISE_OF_ACCURACY))
 
 
 def comparison_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
@@ -117,7 +164,9 @@ def comparison_rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
                 for side, row in (("a", pair.a), ("b", pair.b))
             },
             "throughput_change": pair.throughput,
+            "throughput_noise": pair.throughput_noise,
             "accuracy_change": pair.accuracy,
+            "accuracy_noise": pair.accuracy_noise,
         }
         for pair in pairs
     ]

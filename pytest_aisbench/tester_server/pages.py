@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -24,7 +25,7 @@ from starlette.routing import Route
 from pytest_aisbench.i18n import ENGLISH, SOURCE, language, languages
 from pytest_aisbench.model.clock import stamp
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.tester_server import charts, queries
+from pytest_aisbench.tester_server import charts, queries, signatures
 from pytest_aisbench.tester_server.auth import (
     COLUMNS,
     COOKIE,
@@ -32,7 +33,7 @@ from pytest_aisbench.tester_server.auth import (
     SESSION_S,
     AccessPolicy,
     Denied,
-    Kind,
+    Holder,
     close_session,
     every_action,
     find_token,
@@ -56,13 +57,17 @@ from pytest_aisbench.tester_server.formatting import (
 from pytest_aisbench.tester_server.schema import PAGE, Mark, as_dict, dicts, writing
 
 _LANGUAGE = "aisbench_language"
-_FORM = 4096  # bytes
+_FORM = 16 * 1024  # bytes: a remark of 1,000 Chinese characters has nine for each
 _FORM_S = 10.0  # for all of them
 _YEAR_S = 365 * 86_400
 
 
 class NotThere(Exception):
     """The page does not exist: the answer is 404."""
+
+
+class Unreadable(Exception):
+    """The address asks for something that has no meaning: the answer is 400, and the text says what."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,37 @@ class Visit:
     def mark(self) -> Mark | None:
         return Mark.parse(self.asked("before"))
 
+    @property
+    def period(self) -> queries.Period:
+        since, until = self._day("since"), self._day("until")
+        return queries.Period(
+            since.timestamp() if since else None,
+            (until + timedelta(days=1)).timestamp() if until else None,  # that day belongs to it
+            self.asked("commit").strip()[:64],
+        )
+
+    def _day(self, name: str) -> datetime | None:
+        text = self.asked(name)
+        try:
+            return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc) if text else None
+        except ValueError:
+            raise Unreadable("A day is written like 2027-01-31.") from None
+
+    @property
+    def period_asked(self) -> dict[str, str]:
+        return {name: self.asked(name) for name in ("since", "until", "commit")}
+
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
 
     def asked(self, name: str) -> str:
         return self.request.query_params.get(name, "")
+
+    @property
+    def signer(self) -> Holder | None:
+        """The reader, if this reader may sign runs of the project."""
+        signer = self.frame.access.signer(self.connection, self.request)
+        return signer if signer and signer.project == self.project else None
 
     def show(self, template: str, **values: Any) -> Response:
         return self.frame.show(self.request, template, project=self.request.path_params.get("project", ""), **values)
@@ -153,9 +184,11 @@ class Frame:
                 readable = project is None or (PROJECT.fullmatch(project) and only in {None, project})
                 return make(visit) if readable else self.missing(request)
         except Denied:
-            return self.show(request, "login.html", status=401, project="", wrong=False)
+            return self._ask_for_token(request, back=_here(request))
         except NotThere:
             return self.missing(request)
+        except Unreadable as error:
+            return self.show(request, "message.html", status=400, project="", text=str(error))
 
     def unanswered(self, request: Request) -> Response:
         text = "The database does not answer; try again."
@@ -180,35 +213,64 @@ class Frame:
         )
         return HTMLResponse(html, status)
 
-    async def login(self, request: Request) -> Response:
-        """Open a session for the read token. The browser keeps it for a day, in a cookie that no script can read."""
-        if not self.access.same_site(request):
-            return self._other_site(request)
-        try:
-            body = await asyncio.wait_for(_read_form(request), _FORM_S)
-        except (asyncio.TimeoutError, ClientDisconnect):
-            text = "The form did not arrive in time; try again."
-            answer = self.show(request, "message.html", status=408, project="", text=text)
-            answer.headers["Connection"] = "close"
-            return answer
-        token = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
-        return await run_in_threadpool(self._login, request, token)
+    def form(self, take: Callable[[Request, Mapping[str, str]], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """The handler of a form: it arrives in time and from our own page, then `take` gets its fields."""
 
-    def _login(self, request: Request, token: str) -> Response:
+        async def answer(request: Request) -> Response:
+            if not self.access.same_site(request):
+                return self._other_site(request)
+            try:
+                body = await asyncio.wait_for(_read_form(request), _FORM_S)
+            except (asyncio.TimeoutError, ClientDisconnect):
+                text = "The form did not arrive in time; try again."
+                late = self.show(request, "message.html", status=408, project="", text=text)
+                late.headers["Connection"] = "close"
+                return late
+            fields = {name: values[0] for name, values in parse_qs(body.decode(errors="replace")).items()}
+            return await run_in_threadpool(take, request, fields)
+
+        return answer
+
+    def login(self, request: Request, fields: Mapping[str, str]) -> Response:
+        """Open a session for the token. The browser keeps it for a day, in a cookie that no script can read."""
         with self.engine.connect() as connection:
-            holder = find_token(connection, token)
-        if holder is None or holder.revoked or holder.kind is not Kind.READ:
-            return self.show(request, "login.html", status=401, project="", wrong=True)
+            holder = find_token(connection, fields.get("token", "").strip())
+        if holder is None or holder.revoked or not holder.kind.reads_pages:
+            return self._ask_for_token(request, wrong=True, back=fields.get("next", ""))
         with writing(self.engine).begin() as connection:
             session = open_session(connection, holder, time.time())
-        answer = RedirectResponse("/", 303)
+        answer = RedirectResponse(_on_this_server(fields.get("next", "")), 303)
         secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
         answer.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=secure)
         return answer
 
+    async def enter(self, request: Request) -> Response:
+        """The page to sign in on, for a reader of an open server who wants to sign."""
+        return self._ask_for_token(request, status=200, back=request.query_params.get("next", ""))
+
+    def _ask_for_token(self, request: Request, *, status: int = 401, wrong: bool = False, back: str = "") -> Response:
+        back = _on_this_server(back)
+        return self.show(request, "login.html", status=status, project="", wrong=wrong, back=back)
+
     def _other_site(self, request: Request) -> Response:
         text = "A page of another site sent this form."
         return self.show(request, "message.html", status=403, project="", text=text)
+
+    def sign(self, request: Request, fields: Mapping[str, str]) -> Response:
+        """Store a signature, and lead back to the page of the run."""
+        project, testid, name = (request.path_params[part] for part in ("project", "testid", "run"))
+        address = request.client.host if request.client else ""
+        try:
+            with writing(self.engine).begin() as connection:
+                signer = self.access.signer(connection, request)
+                run = queries.run(connection, project, testid, name)
+                if run is None:
+                    return self.missing(request)
+                form = signatures.Form.parse(fields)
+                number = signatures.sign(connection, run, form, signer, address=address, now=time.time())
+        except signatures.Unsigned as error:
+            return self.show(request, "message.html", status=error.status, project="", text=str(error))
+        return RedirectResponse(f"{run_path(project, testid, name)}#signature-{number}", 303)
 
     async def logout(self, request: Request) -> Response:
         """End the session, also for a copy of the cookie."""
@@ -260,6 +322,12 @@ def _printable(value: Any) -> Any:
     return plain(value) if type(value) is str and not value.isprintable() else value
 
 
+def _on_this_server(address: str) -> str:
+    """An address to go back to; the first page if it could lead to another server."""
+    is_ours = address.startswith("/") and address.isprintable() and not address.startswith(("//", "/\\"))
+    return address if is_ours else "/"
+
+
 def _here(request: Request, **changed: str) -> str:
     """This page's address with some of its query changed; an empty value drops its name."""
     where = "/" + request.scope["raw_path"].decode("ascii", "replace").lstrip("/")  # // would name another host
@@ -301,6 +369,7 @@ class Pages:
             f"{project}/search": self.search,
             f"{project}/audit": self.audit,
             f"{project}/results": self.results,
+            f"{project}/signatures": self.signatures,
         }
         return [Route(where, self._frame.page(page)) for where, page in pages.items()]
 
@@ -311,7 +380,11 @@ class Pages:
         return visit.show("projects.html", projects=projects)
 
     def runs(self, visit: Visit) -> Response:
-        filters: dict[str, Any] = {"platform": visit.asked("platform"), "only_bad": visit.asked("bad") == "1"}
+        filters: dict[str, Any] = {
+            "platform": visit.asked("platform"),
+            "only_bad": visit.asked("bad") == "1",
+            "period": visit.period,
+        }
         if visit.format:
             export = _all_rows(lambda c, mark: queries.runs(c, visit.project, **filters, before=mark, limit=1000))
             return visit.export("runs", _RUN_COLUMNS, export)
@@ -319,6 +392,8 @@ class Pages:
         return visit.show(
             "runs.html",
             runs=rows[:PAGE],
+            signed=signatures.last_signatures(visit.connection, visit.project, rows[:PAGE]),
+            asked=visit.period_asked,
             older=_mark_of_next(rows, PAGE),
             platforms=queries.platforms(visit.connection, visit.project),
             **filters,
@@ -339,6 +414,9 @@ class Pages:
             end=queries.end_of(visit.connection, run),
             before=queries.run_before(visit.connection, run),
             attachments=[(row, json.loads(row.body)) for row in queries.attachments(visit.connection, run)],
+            signatures=signatures.signatures_of(visit.connection, run),
+            digest=signatures.digest_of(visit.connection, run),
+            signer=visit.signer,
         )
 
     def result(self, visit: Visit) -> Response:
@@ -386,9 +464,10 @@ class Pages:
         if series is None:
             raise NotThere
         if visit.format:
-            export = _all_rows(lambda c, mark: queries.case_trend(c, series.id, mark, 1000))
+            period = visit.period
+            export = _all_rows(lambda c, mark: queries.case_trend(c, series.id, mark, 1000, period))
             return visit.export(f"case-{series.name}", _RESULT_COLUMNS, export)
-        rows = queries.case_trend(visit.connection, series.id, visit.mark, _ON_A_CHART + 1)
+        rows = queries.case_trend(visit.connection, series.id, visit.mark, _ON_A_CHART + 1, visit.period)
         newest = rows[:_ON_A_CHART]
         return visit.show(
             "case.html",
@@ -396,6 +475,7 @@ class Pages:
             results=newest,
             chart=charts.trend(newest[::-1]),
             accuracy=charts.accuracy(newest[::-1]),
+            asked=visit.period_asked,
             older=_mark_of_next(rows, _ON_A_CHART),
         )
 
@@ -435,7 +515,11 @@ class Pages:
         a, b = (self._named(visit, visit.asked(side)) for side in "ab")
         if a is None or b is None:
             return visit.show("compare.html", a=a, b=b, pairs=[])
-        pairs = compare_results(queries.results_of(visit.connection, a.id), queries.results_of(visit.connection, b.id))
+        pairs = compare_results(
+            queries.results_of(visit.connection, a.id),
+            queries.results_of(visit.connection, b.id),
+            partial(queries.past_values, visit.connection),
+        )
         if visit.format:
             rows = comparison_rows(pairs)
             return visit.export("comparison", tuple(rows[0]) if rows else ("case",), lambda _: rows)
@@ -459,6 +543,11 @@ class Pages:
         filters = visit.asked("platform"), visit.asked("case")
         visit = visit.exporting()
         return visit.export("results", _RESULT_COLUMNS, lambda c: dicts(queries.export(c, visit.project, *filters)))
+
+    def signatures(self, visit: Visit) -> Response:
+        """All signatures, for other programs."""
+        rows = partial(signatures.every_signature, project=visit.project)
+        return visit.exporting().export("signatures", signatures.COLUMNS, rows)
 
     def _run(self, visit: Visit, testid: str, name: str) -> Any:
         run = queries.run(visit.connection, visit.project, testid, name)

@@ -27,6 +27,29 @@ from pytest_aisbench.tester_server.schema import (
     result_rows,
 )
 
+
+class Period(NamedTuple):
+    """Which runs a reader wants to see: those that ended in a span of time, or come from a commit."""
+
+    since: float | None = None
+    until: float | None = None  # the first moment that does not belong to it
+    commit: str = ""  # the beginning of it
+
+
+ALL_TIME = Period()
+
+
+def _within(query: Select[Any], table: Any, period: Period) -> Select[Any]:
+    """`query` has RUNS among its tables; `table` is the one whose time counts."""
+    if period.since is not None:
+        query = query.where(table.c.ended >= period.since)
+    if period.until is not None:
+        query = query.where(table.c.ended < period.until)
+    if period.commit:
+        query = query.where(RUNS.c.commit_id.startswith(period.commit, autoescape=True))
+    return query
+
+
 # Projects, runs and results
 
 _SEARCHED = 10_000  # the newest results, whose reasons are searched
@@ -40,11 +63,11 @@ def projects(connection: Connection, only: str | None) -> Rows:
 
 
 def runs(
-    connection: Connection, project: str, *, platform: str = "", only_bad: bool = False, before: Mark | None = None,
-    limit: int = PAGE,
+    connection: Connection, project: str, *, platform: str = "", only_bad: bool = False, period: Period = ALL_TIME,
+    before: Mark | None = None, limit: int = PAGE,
 ) -> Rows:  # fmt: skip
     """The newest first."""
-    query = select(RUNS).where(RUNS.c.project == project)
+    query = _within(select(RUNS).where(RUNS.c.project == project), RUNS, period)
     if platform:
         query = query.where(RUNS.c.platform == platform)
     if only_bad:
@@ -181,9 +204,11 @@ def one_series(connection: Connection, project: str, platform: str, name: str) -
     return connection.execute(select(SERIES).where(*where)).one_or_none()
 
 
-def case_trend(connection: Connection, series_id: int, before: Mark | None = None, limit: int = 100) -> Rows:
+def case_trend(
+    connection: Connection, series_id: int, before: Mark | None = None, limit: int = 100, period: Period = ALL_TIME
+) -> Rows:
     """The results of one case across runs, the newest first."""
-    query = result_rows().where(RESULTS.c.series == series_id)
+    query = _within(result_rows().where(RESULTS.c.series == series_id), RESULTS, period)
     return connection.execute(behind(query, RESULTS, before).limit(limit)).all()
 
 
@@ -192,6 +217,14 @@ def spark(connection: Connection, series_id: int, limit: int = 24) -> list[float
     query = select(RESULTS.c.throughput).where(RESULTS.c.series == series_id)
     values = connection.execute(behind(query, RESULTS, None).limit(limit)).scalars().all()
     return [value for value in reversed(values) if value is not None]
+
+
+def past_values(connection: Connection, of: Any, limit: int = 40) -> Rows:
+    """Throughput and accuracy of the results of a case up to `of`, oldest first."""
+    series = one_series(connection, of.project, of.platform, of.name)
+    query = select(RESULTS.c.id, RESULTS.c.ended, RESULTS.c.throughput, RESULTS.c.accuracy)
+    query = query.where(RESULTS.c.series == series.id, RESULTS.c.ended <= of.ended)
+    return connection.execute(behind(query, RESULTS, None).limit(limit)).all()[::-1]
 
 
 def workloads(connection: Connection, project: str) -> Rows:

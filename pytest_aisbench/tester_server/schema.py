@@ -81,7 +81,7 @@ RUNS = Table(
     "runs",
     META,
     _id(),
-    *_texts("project", "testid", "name", "platform"),
+    *_texts("project", "testid", "name", "platform", "commit_id", "branch"),
     *_numbers("started", "ended", "card_hours"),  # card_hours: of its cases, with and without a verdict
     *_whole("cases", "passed", "failed", "broken", "inconclusive"),
     # How it ended: `told` is the last attempt that said so, 0 for none; a killed run has no exit code.
@@ -108,6 +108,15 @@ RESULTS = Table(
 )
 # Browsers that a read token has signed in; a session ends with its time, its token, or by its reader.
 SESSIONS = Table("sessions", META, _id(), *_texts("digest"), *_whole("token"), *_numbers("expires"))
+# Who accepted or rejected a run. It names the run, since the rows of `runs` can be made again.
+SIGNATURES = Table(
+    "signatures",
+    META,
+    _id(),
+    *_texts("project", "testid", "run", "label", "name", "decision", "remark", "digest"),
+    *_whole("token"),
+    *_numbers("at"),
+)
 STRAGGLERS = Table(
     "stragglers",
     META,
@@ -260,13 +269,31 @@ CREATE INDEX sessions_by_end ON sessions (expires)
 """
 
 
+_SIGNATURES_AND_COMMITS = """
+ALTER TABLE runs ADD COLUMN commit_id TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN branch TEXT NOT NULL DEFAULT '';
+CREATE INDEX runs_by_commit ON runs (project, commit_id);
+CREATE TABLE signatures (
+    id {id}, project TEXT NOT NULL, testid TEXT NOT NULL, run TEXT NOT NULL, at DOUBLE PRECISION NOT NULL,
+    token BIGINT NOT NULL REFERENCES tokens (id), label TEXT NOT NULL, name TEXT NOT NULL, decision TEXT NOT NULL,
+    remark TEXT NOT NULL, digest TEXT NOT NULL);
+CREATE INDEX signatures_of_a_run ON signatures (project, testid, run)
+"""
+
+
 class Step(NamedTuple):
     tables: str
     refills: bool = False  # make the rows that pages show again from the uploads
 
 
 # STEPS[n] makes version n + 1 from version n. A step that was released is never changed.
-STEPS = (Step(_SENT), Step(_SHOWN, refills=True), Step(_ENDS_AND_TARGETS), Step(_SESSIONS))
+STEPS = (
+    Step(_SENT),
+    Step(_SHOWN, refills=True),
+    Step(_ENDS_AND_TARGETS),
+    Step(_SESSIONS),
+    Step(_SIGNATURES_AND_COMMITS),
+)
 VERSION = len(STEPS)
 
 

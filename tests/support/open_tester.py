@@ -48,8 +48,8 @@ class Serving:
     db: str
     process: forking.Child | subprocess.Popen[str]
 
-    def token(self, project: str, *, read: bool = False, label: str = "") -> str:
-        kind = auth.Kind.READ if read else auth.Kind.SEND
+    def token(self, project: str, *, read: bool = False, label: str = "", kind: auth.Kind = auth.Kind.SEND) -> str:
+        kind = auth.Kind.READ if read else kind
         with transaction(self.db) as connection:
             return auth.add_token(connection, project, kind, label, time.time()).reveal()
 
