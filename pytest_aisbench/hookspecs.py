@@ -12,11 +12,11 @@ def pytest_aisbench_platforms() -> Mapping[str, str]:  # type: ignore[empty-body
     """Platforms by name, each as `"module:Class"`, imported only when it is chosen::
 
         def pytest_aisbench_platforms():
-            return {"slurm": "our_slurm:Slurm"}
+            return {"volcano": "our_volcano:Volcano"}
 
-    The class is built as `Slurm(settings)` and does what `pytest_aisbench.Platform` says;
+    The class is built as `Volcano(settings)` and does what `pytest_aisbench.Platform` says;
     `pytest_aisbench.testing.PlatformContract` proves it. A platform with settings or checks of its own is named by its
-    `pytest_aisbench.PlatformKind` instead. Then: `pytest suites/ --aisbench-platform slurm`.
+    `pytest_aisbench.PlatformKind` instead. Then: `pytest suites/ --aisbench-platform volcano`.
     """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from browser import Browser, chromium
 from commands import local_cloud
+from slurm import ABSENT, Cluster, missing_programs, running, shared
 from yard import Yard
 
 if TYPE_CHECKING:
@@ -51,6 +53,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with local_cloud(tmp_path_factory.mktemp("cloud")) as file:
         yield file
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One cluster for all tests, also of other workers: that of scripts/slurm, or one of this session."""
+    if missing_programs():
+        pytest.skip(ABSENT)
+    with contextlib.ExitStack() as stack:
+        base = tmp_path_factory.getbasetemp()
+        folder = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+        cluster = running() or stack.enter_context(shared(folder / "slurm"))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        yield cluster
 
 
 @pytest.fixture

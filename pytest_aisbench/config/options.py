@@ -20,6 +20,7 @@ PLATFORMS = {  # the built-in ones by name: module and class of their PlatformKi
     LOCAL: "pytest_aisbench.platforms.local_kind:LocalKind",
     "modelarts": "pytest_aisbench.platforms.modelarts:ModelArtsKind",
     "apulis": "pytest_aisbench.platforms.apulis.settings:ApulisKind",
+    "slurm": "pytest_aisbench.platforms.slurm.settings:SlurmKind",
 }
 MOST_CARDS = 128  # of one node: no machine has more, and a typing error should not ask for a million ranks
 PYTHON = "python"  # the framework of a workload that needs none

@@ -130,6 +130,11 @@ class PlatformKind:
 
     # What a suite or a command asks.
 
+    def is_miniature(self, settings: Settings) -> bool:
+        """True if a small machine without cards plays this platform: then `[local]` says what is trained and claimed,
+        and the platform's own section how a job is made."""
+        return settings.cloud is not None and not self.emulation
+
     def missing_framework(self, framework: str, settings: Settings) -> str:
         """Why jobs cannot train with this framework, in one line, so that its cases are skipped; empty if they can."""
         return ""

@@ -159,10 +159,8 @@ def suite_folders(root: Path) -> dict[str, Path]:
 
 
 def stand_in(settings: Settings, kind: PlatformKind) -> StandIn | None:
-    """None unless `--aisbench-cloud` names a local cloud that plays the chosen platform, whose `kind` is given."""
-    if settings.cloud is None or kind.emulation:
-        return None
-    return StandIn(LOCAL, kind.training_options)
+    """None unless something small plays the chosen platform, whose `kind` is given, such as a local cloud."""
+    return StandIn(LOCAL, kind.training_options) if kind.is_miniature(settings) else None
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,9 @@ def _overdue_error(trial: Trial, job: Job, now: float, limits: Limits) -> Aisben
     if now - trial.times.get("watch", now) > longest:
         # A platform that restarts a job again and again resets both clocks each time.
         return PlatformError(f"the job was started again and again, and did not end in {longest:g} s")
+    if job.phase is Phase.PENDING and job.stuck:
+        advice = "change what it asks for: no time in the queue helps"
+        return QueueOverdue(f"the job can never start: {job.stuck}", advice=advice)
     if job.phase is Phase.PENDING and lasted > limits.queue_s:
         advice = "raise --aisbench-queue-timeout, or ask for fewer nodes"
         return QueueOverdue(f"the job waited longer than {limits.queue_s:g} s for its nodes", advice=advice)

@@ -22,7 +22,7 @@ from pytest_aisbench.model.verdict import Ruling
 
 _SHAPE = ("nodes", "devices")
 # What the platforms' own options mean, the most telling first.
-HARDWARE_OPTIONS = ("flavor", "pool_id", "device_type")
+HARDWARE_OPTIONS = ("flavor", "pool_id", "device_type", "gres", "constraint", "partition")
 SOFTWARE_OPTIONS = ("image", "framework_version", "framework_type")  # an image replaces the engine
 LABEL_OPTIONS = ("job_name", "job_description_prefix")  # change nothing of what a job does
 _LONGEST = 80  # characters of a value; a longer one is cut, and its digest added

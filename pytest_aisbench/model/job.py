@@ -138,10 +138,12 @@ class Job:
     queued_s: float | None = None
     ran_s: float | None = None
     name: str = ""  # if the platform says it
+    stuck: str = ""  # why a job that waits can never start; empty while it may
+    hosts: tuple[str, ...] = ()  # the names of its nodes in the order of the ranks, if the platform says them
 
     def __post_init__(self) -> None:
         """Clean texts and times: half a character or a NaN in one answer must not keep the ledger from storing it."""
-        for name in ("platform_phase", "reason", "name"):
+        for name in ("platform_phase", "reason", "name", "stuck"):
             object.__setattr__(self, name, plain(getattr(self, name)))
         for name in ("queued_s", "ran_s"):
             seconds = getattr(self, name)

@@ -1,4 +1,4 @@
-"""Where jobs run: ModelArts, Apulis, and the local cloud on this machine.
+"""Where jobs run: ModelArts, Apulis, Slurm, and the local cloud on this machine.
 
 Begin with the port, `model.ports.Platform`, then `modelarts/platform.py`. Each platform brings a `PlatformKind`
 (see `config.settings`): its settings, its section of workload.toml, its checks. `local.py` is ModelArts against a cloud

@@ -56,6 +56,15 @@ class SharedFolder:
         with _opened(self._folder, path) as file, translate_disk_errors(f"cannot read {self._folder}/{path}"):
             return file.read() if file else None
 
+    def read_from(self, url: StoreUrl, since: int, most: int) -> bytes:
+        """At most so many bytes of an object from an offset; empty if there is no such object."""
+        path = self._path(url)
+        with _opened(self._folder, path) as file, translate_disk_errors(f"cannot read {self._folder}/{path}"):
+            if file is None:
+                return b""
+            file.seek(since)
+            return file.read(most)
+
     def write(self, url: StoreUrl, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
         path = self._path(url)
         with safe_download(str(self._folder), path) as out:

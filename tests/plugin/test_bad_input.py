@@ -182,7 +182,7 @@ def test_two_workloads_of_one_name_are_told_apart_by_nobody(yard: Yard) -> None:
 def test_an_unknown_platform_is_one_line(yard: Yard) -> None:
     yard.suite()
     line = usage(yard.pytest("suites", "--aisbench-platform", "nope", cloud=False))
-    assert line == "ERROR: --aisbench-platform: unknown platform 'nope'; known: apulis, local, modelarts"
+    assert line == "ERROR: --aisbench-platform: unknown platform 'nope'; known: apulis, local, modelarts, slurm"
 
 
 def test_modelarts_without_keys_is_never_silently_local(yard: Yard) -> None:

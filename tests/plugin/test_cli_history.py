@@ -288,7 +288,7 @@ def test_nobody_needs_the_keys_of_a_platform_to_look_at_what_it_did(
     [
         (["--platform", "modelarts"], "no judged trial of a case in suites on platform modelarts"),
         (["--case", "toy-1x2", "--case", "toy-9x9"], "no judged trial of toy-9x9 in suites; see"),
-        (["--platform", "slurm"], "unknown platform 'slurm'; known: apulis, local, modelarts"),
+        (["--platform", "volcano"], "unknown platform 'volcano'; known: apulis, local, modelarts, slurm"),
         (["elsewhere"], "there is no folder elsewhere; name the folders of your suites"),
     ],
 )

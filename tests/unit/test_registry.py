@@ -26,8 +26,8 @@ class Busy(Plain):
     options = frozenset({"partition"})
 
 
-class SlurmKind(PlatformKind):
-    name = "slurm"
+class VolcanoKind(PlatformKind):
+    name = "volcano"
     options = frozenset({"partition"})
     table_keys, table_secrets = ("endpoint", "password"), ("password",)
 
@@ -39,15 +39,15 @@ class SlurmKind(PlatformKind):
 
     def check(self, settings: Settings) -> None:
         if not settings.tables.get(self.name):
-            raise UsageFault("slurm needs its table")
+            raise UsageFault("volcano needs its table")
 
 
-SLURM = {"slurm": f"{__name__}:SlurmKind", "local": registry.PLATFORMS["local"]}
+VOLCANO = {"volcano": f"{__name__}:VolcanoKind", "local": registry.PLATFORMS["local"]}
 
 
 def settings_of(folder: Path, toml: str, **environment: str) -> Settings:
     (folder / "aisbench.toml").write_text(toml)
-    return load_settings({}, {}, environment, folder, Registry(SLURM))
+    return load_settings({}, {}, environment, folder, Registry(VOLCANO))
 
 
 def test_a_platform_that_is_named_by_its_class_has_the_defaults() -> None:
@@ -73,39 +73,39 @@ def test_a_platform_of_another_version_is_still_told_from_others() -> None:
 
 
 def test_a_platform_brings_its_own_table_of_settings(tmp_path: Path) -> None:
-    toml = 'platform = "slurm"\n[slurm]\nendpoint = "https://head"\npassword = "${AISBENCH_WORD}"\n'
+    toml = 'platform = "volcano"\n[volcano]\nendpoint = "https://head"\npassword = "${AISBENCH_WORD}"\n'
     settings = settings_of(tmp_path, toml, AISBENCH_WORD="hush")
 
-    assert settings.tables["slurm"]["endpoint"] == "https://head"
-    assert settings.tables["slurm"]["password"].reveal() == "hush"
+    assert settings.tables["volcano"]["endpoint"] == "https://head"
+    assert settings.tables["volcano"]["password"].reveal() == "hush"
     assert "hush" not in repr(settings)
 
 
 def test_the_table_of_a_platform_that_is_not_chosen_may_lack_values_but_has_no_unknown_key(tmp_path: Path) -> None:
-    unset = '[slurm]\nendpoint = "${NOT_SET}"\n'
-    assert settings_of(tmp_path, unset).tables == {"slurm": {"endpoint": ""}}
-    with pytest.raises(UsageFault, match=r"slurm.endpoint takes \$\{NOT_SET\}, which is not set"):
-        settings_of(tmp_path, f'platform = "slurm"\n{unset}')
-    with pytest.raises(UsageFault, match=r"unknown key 'pasword' in \[slurm\]; did you mean 'password'"):
-        settings_of(tmp_path, '[slurm]\npasword = "x"\n')
+    unset = '[volcano]\nendpoint = "${NOT_SET}"\n'
+    assert settings_of(tmp_path, unset).tables == {"volcano": {"endpoint": ""}}
+    with pytest.raises(UsageFault, match=r"volcano.endpoint takes \$\{NOT_SET\}, which is not set"):
+        settings_of(tmp_path, f'platform = "volcano"\n{unset}')
+    with pytest.raises(UsageFault, match=r"unknown key 'pasword' in \[volcano\]; did you mean 'password'"):
+        settings_of(tmp_path, '[volcano]\npasword = "x"\n')
 
 
 def test_a_platform_checks_the_settings_it_is_chosen_by(tmp_path: Path) -> None:
     settings_of(tmp_path, "max_jobs = 1\n")
-    with pytest.raises(UsageFault, match="slurm needs its table"):
-        settings_of(tmp_path, 'platform = "slurm"\n')
+    with pytest.raises(UsageFault, match="volcano needs its table"):
+        settings_of(tmp_path, 'platform = "volcano"\n')
 
 
 def test_a_secret_that_stands_in_the_file_is_mentioned(tmp_path: Path) -> None:
-    table = '[slurm]\nendpoint = "https://head"\n'
+    table = '[volcano]\nendpoint = "https://head"\n'
     (tmp_path / "aisbench.toml").touch(0o644)
     assert settings_of(tmp_path, table).notes == ()
     assert "aisbench.toml" in settings_of(tmp_path, f'{table}password = "spelt out"\n').notes[0]
 
 
 def test_a_table_of_no_platform_is_an_unknown_key(tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match="unknown key 'slrum'; did you mean 'slurm'"):
-        settings_of(tmp_path, '[slrum]\nendpoint = "x"\n')
+    with pytest.raises(UsageFault, match="unknown key 'volcnao'; did you mean 'volcano'"):
+        settings_of(tmp_path, '[volcnao]\nendpoint = "x"\n')
     with pytest.raises(UsageFault, match="unknown key 'local'"):  # it has no table
         settings_of(tmp_path, '[local]\nendpoint = "x"\n')
 

@@ -146,6 +146,14 @@ def test_a_job_that_waits_too_long_is_stopped_and_broken(healthy: Make, drive: M
     assert "waited longer than 100 s" in trial.verdict.reason
 
 
+def test_a_job_that_can_never_start_is_not_waited_for(healthy: Make, drive: Make) -> None:
+    platform = healthy(Job("job-1", Phase.PENDING, "PENDING", stuck="PartitionTimeLimit"))
+    trial = drive(platform, tick=1.0)
+    assert platform.cancelled == ["job-1"]
+    assert trial.verdict.ruling is Ruling.BROKEN
+    assert "can never start: PartitionTimeLimit" in trial.verdict.reason
+
+
 def test_waiting_does_not_count_as_running(healthy: Make, drive: Make) -> None:
     assert drive(healthy(Phase.PENDING, Phase.PENDING, Phase.RUNNING, Phase.SUCCEEDED), tick=40.0).verdict.passed
 
