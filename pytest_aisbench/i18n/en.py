@@ -46,6 +46,8 @@ _MESSAGES = {
     "alike": "{count} trials count as {effective}, since successive ones correlate by {alike}",
     "assumed": "s is assumed to be {share} of the mean: {why}",
     "noisier": "s is that of today's trials alone, which contradicts the {before} expected",
+    "wanders": "s is how far history wanders: its newest level alone has {level}",
+    "light tails": "history counts as {degrees} degrees of freedom, since its tails are light",
     "in history": "{count} earlier trials",
     "left out": ", without outliers {values}",
     "unqualified": "noise unknown: {why}",

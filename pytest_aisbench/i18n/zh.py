@@ -45,6 +45,8 @@ _MESSAGES = {
     "alike": "相邻试验的相关系数为 {alike}，{count} 次按 {effective} 次计",
     "assumed": "s 假定为平均值的 {share}：{why}",
     "noisier": "s 只取自今天的试验，与预期的 {before} 矛盾",
+    "wanders": "历史值缓慢漂移，s 取其偏离最新水平的程度；仅最新水平内部为 {level}",
+    "light tails": "历史分布尾部很轻，按 {degrees} 个自由度计",
     "in history": "历史 {count} 次",
     "left out": "，不含 {values}，偏离过远，不是噪声",
     "unqualified": "未计噪声：{why}",

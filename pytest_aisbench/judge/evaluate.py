@@ -197,7 +197,9 @@ def _of_node(measured: CaseValues, metric: str, node: int) -> float:
 def _level_of_one(level: Level, nodes: int) -> Level:
     """History has the means over so many nodes; the noise of one node is √nodes times that of the mean."""
     middle = average(level.values) if level.values else 0.0
-    return replace(level, values=tuple(middle + (value - middle) * math.sqrt(nodes) for value in level.values))
+    times = math.sqrt(nodes)
+    values = tuple(middle + (value - middle) * times for value in level.values)
+    return replace(level, values=values, wander=level.wander * times)
 
 
 def _every_node(threshold: Threshold, shape: Shape, of_mean: Decision, of_nodes: Sequence[Decision]) -> Decision:
@@ -250,7 +252,16 @@ def decide_trials(
     if not threshold.sides(shape):
         return Decision(compare_with_band(threshold, values[-1], shape))
     if is_noise_tested(threshold):
-        return decide(threshold, shape, level.values, values, max_trials, left_out=level.left_out, assumed=assumed)
+        return decide(
+            threshold,
+            shape,
+            level.values,
+            values,
+            max_trials,
+            left_out=level.left_out,
+            wander=level.wander,
+            assumed=assumed,
+        )
     if len(values) == 1:
         return Decision(compare_with_band(threshold, values[0], shape))
     return Decision(_compare_every_trial(threshold, numbered, shape))

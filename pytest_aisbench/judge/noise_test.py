@@ -6,13 +6,15 @@ the last one the case is inconclusive.
 
 What s is. History tells how noisy the machine was, today's trials how noisy it is. s² = (2 · s² of history + SS of
 trials) / degrees, with degrees = 2 + (k - 1): however long history is, it counts as two degrees of freedom, because a
-day may be noisier than all before. If an F test at 1 % finds that today's trials contradict history, theirs alone is
-s, with k - 1 degrees, and the text says so. Until history has three different values, s is assumed: 2 % of the mean, or
+day may be noisier than all before. It counts as three where its tails are light, as those of a machine that has two
+speeds and nothing between. If an F test at 1 % finds that today's trials contradict history, theirs alone is s, with
+k - 1 degrees, and the text says so. Until history has three different values, s is assumed: 2 % of the mean, or
 what the workload says, with the normal quantile for t; if three different trials make a narrower interval, that
 counts. One trial is enough for a floor that is far away. Where nothing is to be assumed, the plain band decides.
 
 What k' is. Trials of one session have much in common, so that k of them tell less than k independent ones:
 k' = k² / (k + 2 · r · (k - 1)), where r is the correlation of each value of history with the next, and at least 0.1.
+Where history wanders (`trend.py` says when), s is at least the distance that it went, and r at least 0.9.
 
 What t is. Its level is 1 - α · (k + 1) / (2 + 3 + … + (K + 1)), and half of that share for each bound of a threshold
 with two. K is the largest number of trials. The shares of all K decisions add up to α, so at most α of all cases that
@@ -50,7 +52,11 @@ DIGITS = 4  # of the terms of an interval: their product is then right to as man
 _FEWEST_DEGREES = 2  # with one degree of freedom t is above 30 and decides nothing
 _FEWEST_DIFFERENT = 3  # values: two may be alike by chance
 _HISTORY_DEGREES = 2  # that history counts for at most
+_LIGHT_DEGREES = 3  # the same, where its tails are light
+_LIGHT = 1.7  # kurtosis: of two values in equal shares it is 1, of normal noise 3, and of 30 normal values hardly below
+_FEWEST_FOR_TAILS = 20  # values
 _LEAST_ALIKE = 0.1  # the correlation of successive trials that is assumed in any case
+WANDERING = 0.9  # the same, where history wanders
 _CONTRADICTED = 0.01  # how often noise as in history may make today's trials differ so much
 _NEWTON_STEPS = 200  # three or four are enough; heavy tails far out need some more
 _FRACTION_STEPS = 500  # twenty are enough for few degrees of freedom
@@ -133,13 +139,15 @@ def decide(
     max_trials: int,
     *,
     left_out: Sequence[float] = (),
+    wander: float = 0.0,
     assumed: float = ASSUMED_NOISE,
 ) -> Decision:
     """Compare the mean of a case's trials with its threshold.
 
     `history` holds comparable values of other runs, oldest first. `left_out` names the values that the caller removed
-    from the history as outliers; they appear in the text only. `assumed` is the noise of one trial, as a share of the
-    mean, until history has three different values.
+    from the history as outliers; they appear in the text only. `wander` is how far a history that wanders went from
+    its newest level, and 0 of any other. `assumed` is the noise of one trial, as a share of the mean, until history
+    has three different values.
     """
     if not trials or not all(map(math.isfinite, trials)):
         return not_measured(threshold, shape, "unmeasured somewhere")
@@ -148,9 +156,9 @@ def decide(
     several = {"count": str(budget.done)} if budget.done > 1 else {}
     value = quantity(mean, threshold.unit)
     statement = message("mean" if several else "value", metric=threshold.metric, value=value, **several)
-    sides, alike = threshold.sides(shape), max(_LEAST_ALIKE, correlation(past))
+    sides, alike = threshold.sides(shape), max(WANDERING if wander else _LEAST_ALIKE, correlation(past))
     default = message("assumed", share=f"{100 * assumed:g}%", why=_why_noise_is_unknown(past, trials))
-    noises = possible_noises(past, trials, Noise(assumed * abs(mean), math.inf, default))
+    noises = possible_noises(past, trials, Noise(assumed * abs(mean), math.inf, default), wander)
     noise = min(noises, key=lambda each: each.deviation * budget.critical_t(sides, each.degrees)[0])
     if not noise.deviation:
         return decide_by_band(threshold, shape, mean, statement, _why_noise_is_unknown(past, trials))
@@ -173,13 +181,22 @@ def decide(
     return decide_by_interval(threshold, shape, Estimate(mean, (low, mean + half), statement, calculation, budget))
 
 
-def possible_noises(history: Sequence[float], trials: Sequence[float], assumed: Noise) -> list[Noise]:
+def possible_noises(
+    history: Sequence[float], trials: Sequence[float], assumed: Noise, wander: float = 0.0
+) -> list[Noise]:
     """The noise of one trial today. Where it is assumed, what three trials show stands beside it."""
     now = noise_of(trials)
     of_history = noise_of(history) if len(set(history)) >= _FEWEST_DIFFERENT else None
+    if of_history and of_history.deviation < wander:
+        of_history = replace(
+            of_history, deviation=wander, source=message("wanders", level=number(of_history.deviation, DIGITS))
+        )
     before = of_history or assumed
     if now and _contradicts(now, before):
         return [replace(now, source=message("noisier", before=number(before.deviation, DIGITS)))]
+    if of_history and len(history) >= _FEWEST_FOR_TAILS and kurtosis(history) < _LIGHT:
+        light = joined((of_history.source, message("light tails", degrees=str(_LIGHT_DEGREES))))
+        return [_pooled(replace(of_history, degrees=_LIGHT_DEGREES, source=light), now)]
     if of_history:
         return [_pooled(replace(of_history, degrees=_HISTORY_DEGREES), now)]
     return [before, now] if now and len(set(trials)) >= _FEWEST_DIFFERENT else [before]
@@ -247,7 +264,7 @@ def _pooled(before: Noise, now: Noise | None) -> Noise:
         return before
     degrees = before.degrees + now.degrees
     squares = before.degrees * before.deviation**2 + now.degrees * now.deviation**2
-    return Noise(math.sqrt(squares / degrees), degrees)
+    return Noise(math.sqrt(squares / degrees), degrees, before.source)
 
 
 def _contradicts(now: Noise, before: Noise) -> bool:
@@ -258,13 +275,22 @@ def _contradicts(now: Noise, before: Noise) -> bool:
 
 def correlation(values: Sequence[float]) -> float:
     """Of each value with the next; 0 without a spread."""
+    offsets = _offsets(values)
+    products = (one * other for one, other in itertools.pairwise(offsets))
+    return sum(products) / sum(offset * offset for offset in offsets) if offsets else 0.0
+
+
+def kurtosis(values: Sequence[float]) -> float:
+    """How heavy the tails are: that of normal noise is 3. Not a number without a spread."""
+    squares = [offset * offset for offset in _offsets(values)]
+    return len(squares) * sum(each * each for each in squares) / sum(squares) ** 2 if squares else math.nan
+
+
+def _offsets(values: Sequence[float]) -> list[float]:
+    """From their mean, as shares of the widest, so that no square is infinite; none without a spread."""
     middle = average(values) if values else 0.0
     widest = max((abs(value - middle) for value in values), default=0.0)
-    if not 0 < widest < math.inf:
-        return 0.0
-    offsets = [(value - middle) / widest for value in values]
-    products = (one * other for one, other in itertools.pairwise(offsets))
-    return sum(products) / sum(offset * offset for offset in offsets)
+    return [(value - middle) / widest for value in values] if 0 < widest < math.inf else []
 
 
 def average(values: Sequence[float]) -> float:

@@ -22,6 +22,12 @@ is the median distance from it, times 1.4826. An outlier must be 2 % away at lea
 be one: what happens more often is how the machine is. Of three to nine values the farthest may be one: there s is the
 standard deviation of the others, and at least 2 % of their median, since few values may be alike by chance.
 
+Wandering. What drifts to and fro by 2 % and stays there for ten runs is cut into levels too, and the newest of them
+hides how far it goes. A history wanders if the values within its levels are alike from one to the next (a correlation
+above 0.4, corrected for the lengths of the levels), and if the last change of level was no jump, that is no step beyond
+3 s. The noise then is the distance of all values since the last jump from the newest level, at most that of values
+which correlate by 0.9 and take such steps: on a quiet machine that slid once the noise stays small.
+
 Suspicions are values that are too good, too alike, or worse than noise makes them. They are warnings, never verdicts.
 """
 
@@ -30,10 +36,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
-from pytest_aisbench.judge.noise_test import prediction_reach, sum_of_squares, t_quantile
+from pytest_aisbench.judge.noise_test import WANDERING, correlation, prediction_reach, sum_of_squares, t_quantile
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.metric import ACCURACY, MAD_TO_SIGMA
 from pytest_aisbench.model.verdict import Finding, Outcome, number, quantity
@@ -214,6 +220,7 @@ def first_level(values: Sequence[float]) -> Sequence[float]:
 _OUTLIER = 6.0  # standard deviations; one of five hundred million values of normal noise is further away
 _VALUES_PER_OUTLIER = 10
 _FEWEST_WITH_OUTLIER = 3  # of two values, either may be the fault
+_ALIKE = 0.4  # the correlation within levels above which a history wanders
 
 
 @dataclass(frozen=True)
@@ -222,12 +229,34 @@ class Level:
 
     values: tuple[float, ...]
     left_out: tuple[float, ...] = ()
+    wander: float = 0.0  # of a history that wanders: the deviation of its values from this level; else 0
 
 
 def newest_level(history: Sequence[float]) -> Level:
     """Ignore values before the last change point, and outliers. `history` is finite, oldest first."""
-    points = change_points(history)
-    values = tuple(history[points[-1].index :] if points else history)
+    cuts = [point.index for point in change_points(history)]
+    if not cuts:
+        return _without_outliers(tuple(history))
+    level = _without_outliers(tuple(history[cuts[-1] :]))
+    return replace(level, wander=_wander(history, cuts, fmean(level.values)))
+
+
+def _wander(history: Sequence[float], cuts: Sequence[int], level: float) -> float:
+    """How far a history that wanders goes from its newest level, as a standard deviation; 0 if it does not wander."""
+    deviation = step_deviation(history)
+    jumps = [cut for cut in cuts if abs(history[cut] - history[cut - 1]) > _FURTHEST * math.sqrt(2) * deviation]
+    parts = [history[start:end] for start, end in itertools.pairwise([0, *cuts, len(history)])]
+    offsets = [value - middle for part in parts for middle in [fmean(part)] for value in part]
+    length = len(history) / len(parts)
+    # A correlation r of n values is estimated too low, by (1 + 3 r) / n.
+    if cuts[-1] in jumps or length * correlation(offsets) + 1 <= _ALIKE * (length - 3):
+        return 0.0
+    since = history[jumps[-1] if jumps else 0 :]
+    distance = math.hypot(*(value - level for value in since)) / math.sqrt(len(since))
+    return min(distance, deviation / math.sqrt(1 - WANDERING))
+
+
+def _without_outliers(values: tuple[float, ...]) -> Level:
     if len(values) < _FEWEST_WITH_OUTLIER:
         return Level(values)
     middle = median(values)

@@ -39,10 +39,10 @@ Rule = Callable[[Sequence[float], Draw], tuple[Outcome, int]]
 
 def gate(history: Sequence[float], draw: Draw, claim: Threshold = CLAIM) -> tuple[Outcome, int]:
     trials: list[float] = []
-    level = newest_level(history).values  # as verdicts do
+    level = newest_level(history)  # as verdicts do
     while True:
         trials.append(draw())
-        decision = decide(claim, ONE, level, trials, MOST)
+        decision = decide(claim, ONE, level.values, trials, MOST, wander=level.wander)
         if not decision.needs_another_trial:
             return decision.outcome, len(trials)
 

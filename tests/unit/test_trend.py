@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter
+from statistics import fmean, stdev
 
 import levels
 import pytest
@@ -249,6 +250,31 @@ def test_what_hardly_matters_is_noise() -> None:
 def test_a_step_that_once_was_is_passed_over() -> None:
     stepped = newest_level([*(value * 1.3 for value in QUIET), *QUIET])
     assert stepped == Level(QUIET)
+
+
+def wandering(seed: int) -> list[float]:
+    """Around 100 with a deviation of 2, each value alike the one before (0.9)."""
+    dice = random.Random(seed)
+    values = [dice.gauss(100.0, 2.0)]
+    while len(values) < 30:
+        values.append(100 + 0.9 * (values[-1] - 100) + dice.gauss(0.0, 2 * math.sqrt(1 - 0.9**2)))
+    return values
+
+
+def test_what_wanders_from_level_to_level_is_as_noisy_as_it_goes_far() -> None:
+    histories = [history for history in map(wandering, range(60)) if len(newest_level(history).values) < 30]
+    found = [newest_level(history) for history in histories]
+    assert sum(level.wander > 0 for level in found) > 0.7 * len(found)
+    assert fmean(stdev(level.values) for level in found) < 1.4
+    assert 1.6 < fmean(level.wander for level in found if level.wander) < 2.2
+    jumped = [newest_level([value + 20 * (run < 24) for run, value in enumerate(each)]) for each in histories]
+    assert sum(level.wander > 0 for level in jumped) < 0.1 * len(found)  # after a jump the machine is another one
+
+
+def test_a_machine_that_changed_once_does_not_wander() -> None:
+    assert newest_level([*noise(15, 110.0, 0.01), *noise(15, share=0.01)]).wander == 0
+    slid = newest_level([value + max(18 - run, 0) / 3 for run, value in enumerate(noise(40, share=0.001))])
+    assert 0 < slid.wander < 0.5  # its steps are small, and so is what it may wander
 
 
 @given(st.lists(st.floats(0.1, 1e6), max_size=40))
