@@ -77,8 +77,8 @@ def test_noise_that_one_trial_cannot_rule_out_gets_another(yard: Yard, measured:
     assert case(second)["verdict"] == "PASSED"
     assert [trial["trial"] for trial in case(second)["trials"]] == [1, 2]
     assert finding(second, "throughput")["text"] == (
-        "throughput 25 images/s, mean of 2 trials, wanted >= 23 images/s: the interval 23.3889 .. 26.6111 is inside the"
-        " limits (± 1.611 = t 5.339 × s 0.4069 / √1.818; t at 1 - 0.05 × 3/9 with 2 degrees of freedom; 2 trials count"
+        "throughput 25 images/s, mean of 2 trials, wanted >= 23 images/s: the interval 23.389 .. 26.611 is inside the"
+        " limits (± 1.611 = t 5.339 × s 0.4068 / √1.818; t at 1 - 0.05 × 3/9 with 2 degrees of freedom; 2 trials count"
         " as 1.818, since successive ones correlate by 0.1; 30 earlier trials)"
     )
     learnt = "accuracy 0.9, mean of 2 trials, at worst 0.9 in trial 1, wanted >= 0.5"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -31,7 +32,7 @@ def remember(file: Path, case_id: str, speeds: Sequence[float], ruling: Ruling =
 def spread(mean: float, deviation: float, count: int) -> list[float]:
     """Values whose mean is this, and whose standard deviation is too, give or take a share of 1 / count.
 
-    Four of them differ: two would not tell a noise.
+    They lie as noise does, few of them far away: two values alone would be two speeds of a machine.
     """
-    values = [mean + (deviation if number % 2 else -deviation) for number in range(count)]
-    return [values[0] - 0.001 * deviation, values[1] + 0.001 * deviation, *values[2:]]
+    sizes = (math.sqrt(0.1), math.sqrt(0.4), math.sqrt(2.5))  # squares of 1 in the mean
+    return [mean + deviation * (1 if number % 2 else -1) * sizes[number // 2 % 3] for number in range(count)]
