@@ -60,7 +60,7 @@ JobCompLoc={folder}/log/jobcomp
 ReturnToService=2
 KillWait=2
 SlurmdTimeout=10
-MessageTimeout=5
+MessageTimeout=3
 MailProg=/bin/true
 GresTypes=npu
 {nodes}

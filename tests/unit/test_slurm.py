@@ -202,7 +202,7 @@ def test_the_first_rank_that_failed_by_itself_is_named() -> None:
 
 @pytest.mark.parametrize("state", sorted(STATES))
 def test_every_state_has_a_phase_and_every_end_a_reason(state: str) -> None:
-    job = judge(state, Notes() if state == "PENDING" else read_notes(STARTED, None), exit_code=1)
+    job = judge(state, Notes() if state == "PENDING" else read_notes(STARTED, None), exit_code=1, signal=15)
     assert job.known
     assert job.phase is STATES[state][0]
     assert job.reason or not job.phase.is_final
@@ -217,9 +217,12 @@ def test_every_state_has_a_phase_and_every_end_a_reason(state: str) -> None:
         ("FAILED", {"exit_code": 0, "reason": "JobLaunchFailure"}, Notes(), Phase.LOST, "JobLaunchFailure"),
         ("FAILED", {"exit_code": 4}, read_notes(STARTED, None), Phase.FAILED, "exit code 4"),
         ("CANCELLED", {"nodes": ""}, Notes(), Phase.CANCELLED, "cancelled"),
-        ("CANCELLED", {}, read_notes(STARTED, None), Phase.CANCELLED, "cancelled"),
-        ("CANCELLED", {}, Notes(), Phase.LOST, "before its script began"),
-        ("CANCELLED by 1000", {}, read_notes(STARTED, None), Phase.CANCELLED, "cancelled"),
+        ("CANCELLED", {"signal": 15}, read_notes(STARTED, None), Phase.CANCELLED, "cancelled"),
+        ("CANCELLED by 1000", {"signal": 15}, read_notes(STARTED, None), Phase.CANCELLED, "cancelled"),
+        ("CANCELLED", {}, read_notes(STARTED, None), Phase.LOST, "could not launch"),
+        ("CANCELLED", {}, read_notes(STARTED, None, stopped=True), Phase.CANCELLED, "stopped"),
+        ("", {}, read_notes(None, None, stopped=True), Phase.CANCELLED, "stopped"),
+        ("NODE_FAIL", {}, read_notes(STARTED, None, stopped=True), Phase.LOST, "a node of the job failed"),
         ("NODE_FAIL", {"reason": "NodeDown"}, read_notes(STARTED, done(1, 0)), Phase.LOST, "NodeDown"),
         ("", {}, Notes(), Phase.LOST, "does not know"),
         ("", {}, read_notes(STARTED, None), Phase.LOST, "without an end"),
@@ -295,7 +298,7 @@ def test_rows_of_the_queue_are_read_whatever_strangers_call_their_jobs() -> None
 def test_rows_of_the_records_are_read() -> None:
     text = "7|CANCELLED by 0|0:15|1700000000|1700000001|1700000002|None assigned|bert-1\n7.batch|x|0:0|1|1|1|n|batch\n"
     assert parse_records(text) == [
-        Row("7", "bert-1", "CANCELLED by 0", "", 0, 1700000000.0, 1700000001.0, 1700000002.0, "")
+        Row("7", "bert-1", "CANCELLED by 0", "", 0, 15, 1700000000.0, 1700000001.0, 1700000002.0, "")
     ]
 
 

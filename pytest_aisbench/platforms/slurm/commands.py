@@ -189,9 +189,9 @@ def parse_queue(text: str) -> list[Row]:
         parts = line.split("|", len(_FIELDS) - 1)
         if len(parts) == len(_FIELDS) and re.match(r"\d", parts[0]):
             number, state, reason, code, submitted, started, ended, nodes, name = parts
-            exit_code = int(code) >> 8 if code.isdecimal() else None  # the status as wait() returns it
+            status = int(code) if code.isdecimal() else 0  # as wait() returns it
             times = (_moment(submitted), _moment(started), _moment(ended))
-            rows.append(Row(number, name.removesuffix("|"), state, reason, exit_code, *times, nodes))
+            rows.append(Row(number, name.removesuffix("|"), state, reason, status >> 8, status & 127, *times, nodes))
         elif line.strip():
             _LOG.debug("a line of squeue is no job: %r", line[:200])
     return rows
@@ -204,10 +204,11 @@ def parse_records(text: str) -> list[Row]:
         parts = line.split("|", _RECORD.count(","))
         if len(parts) == _RECORD.count(",") + 1 and parts[0].isdecimal():
             number, state, code, submitted, started, ended, nodes, name = parts
-            exit_code = int(code.partition(":")[0]) if re.match(r"\d+:", code) else None
+            status = re.fullmatch(r"(\d+):(\d+)", code)
+            exit_code, ended_by = (int(status[1]), int(status[2])) if status else (None, 0)
             places = "" if nodes in {"None assigned", "(null)"} else nodes
             times = (_moment(submitted), _moment(started), _moment(ended))
-            rows.append(Row(number, name, state, "", exit_code, *times, places))
+            rows.append(Row(number, name, state, "", exit_code, ended_by, *times, places))
     return rows
 
 

@@ -211,7 +211,9 @@ class Slurm:
         if not name:
             return Notes()
         url = script.work_url(self._own, name)
-        return read_notes(self._files.read(url / script.STARTED), self._files.read(url / script.DONE))
+        started, done = (self._files.read(url / name) for name in (script.STARTED, script.DONE))
+        stopped = done is None and self._files.head(url / script.STOP) is not None
+        return read_notes(started, done, stopped=stopped)
 
     def _name(self, job_id: str) -> str:
         """The name in an id. A person may type the number alone: then Slurm's list has the name."""

@@ -74,6 +74,7 @@ class Row:
     state: str
     reason: str = ""
     exit_code: int | None = None
+    signal: int = 0  # that ended it
     submitted: float | None = None
     started: float | None = None
     ended: float | None = None
@@ -104,6 +105,7 @@ class Notes:
     store: str = ""  # where they belong
     tasks: int | None = None  # None until it is done
     rc: int | None = None
+    stopped: bool = False  # we asked for its end
     ranks: dict[int, RankEnd] = field(default_factory=dict)
 
     @property
@@ -123,7 +125,7 @@ class Notes:
         return min(failed, key=lambda each: (each[1].code == _SIGNALLED, each[1].at), default=None)
 
 
-def read_notes(started: bytes | None, done: bytes | None) -> Notes:
+def read_notes(started: bytes | None, done: bytes | None, *, stopped: bool = False) -> Notes:
     """Read the two files; lines that a broken disk garbled are left out, so that a rank is missing rather than fine."""
     pairs: dict[str, str] = {}
     ranks: dict[int, RankEnd] = {}
@@ -142,6 +144,7 @@ def read_notes(started: bytes | None, done: bytes | None) -> Notes:
         store=pairs.get("store", ""),
         tasks=_whole(pairs.get("tasks")),
         rc=_whole(pairs.get("rc")),
+        stopped=stopped,
         ranks=ranks,
     )
 
@@ -181,9 +184,11 @@ def _phase(row: Row | None, notes: Notes, *, settled: bool) -> tuple[Phase, str,
         return _by_ranks(notes)
     if word == "FAILED" and row:
         return _failed(row)
-    if phase is Phase.CANCELLED and row and row.nodes and not notes.number:
-        # Slurm gave it nodes, and its script never began: a prolog or a launch failed.
-        return Phase.LOST, f"Slurm cancelled the job before its script began{_because(row)}", None
+    if notes.stopped and phase in {Phase.LOST, Phase.CANCELLED} and word in {"", "CANCELLED"}:
+        return Phase.CANCELLED, "the job was stopped", None
+    if phase is Phase.CANCELLED and row and row.nodes and not row.signal:
+        # It had nodes, and no signal ended it: a prolog or a launch failed, also that of a second copy.
+        return Phase.LOST, f"Slurm could not launch the job, and cancelled it{_because(row)}", None
     if phase is Phase.LOST and not row and notes.number:
         return phase, "the job left Slurm's queue without an end", None
     return phase, f"{text}{_because(row)}" if row else text, notes.rc or None
