@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,11 @@ from pytest_aisbench.secret import Secret
 
 if TYPE_CHECKING:
     from pytest_aisbench.config.toml_document import Document
+
+# Keys that platforms have in common whose nodes share a folder with this machine.
+RESULTS = ("share", "obs")  # where trials are staged
+WORKDIRS = ("local", "shared")  # where ranks run
+NODE_PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+)+/?")  # a path that no shell on a node can misread
 
 
 @dataclass(frozen=True)

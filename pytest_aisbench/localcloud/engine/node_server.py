@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-_PATIENCE = 5.0  # seconds that a node may take to kill its processes before it is killed
+PATIENCE = 5.0  # seconds that a node may take to kill its processes before it is killed
 _PACKAGES = Path(__file__).parents[3]
 _ROOM = " " * 160  # in the command line of the server; its nodes write their titles there
 _KILLED = 128 + signal.SIGKILL
@@ -162,7 +162,7 @@ class NodeProcess:
     def kill(self) -> None:
         """End the node and all its processes; `events` still returns its last event."""
         self._input.close()
-        if not self._wait(_PATIENCE):
+        if not self._wait(PATIENCE):
             self._server.kill(self.pid)
             self._wait()
         if self._last_event is None and self._namespace is None:

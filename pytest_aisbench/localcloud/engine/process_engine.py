@@ -31,7 +31,7 @@ from pytest_aisbench.localcloud.engine.launch import (
     TaskStarted,
     node_address,
 )
-from pytest_aisbench.localcloud.engine.node_server import NodeProcess, NodeServer
+from pytest_aisbench.localcloud.engine.node_server import PATIENCE, NodeProcess, NodeServer
 from pytest_aisbench.localcloud.engine.private_root import container_support, pid_namespace
 from pytest_aisbench.localcloud.obs.index import ObjectError
 from pytest_aisbench.localcloud.obs.storage import Objects
@@ -48,7 +48,6 @@ GRACE = 2.0
 USAGE_PERIOD_S = 1.0  # the vendor samples once a minute; local jobs may end before
 MAX_SAMPLES = 3600  # of a node; older ones are dropped
 _PREVIEW = 5 << 20  # bytes: the platform shows the newest 5 MB of a log
-_PATIENCE = 5.0  # seconds beyond the grace that a node may take to end its ranks before it is killed
 _PUSH_PERIOD = 1.0  # seconds between two uploads of outputs and logs
 _BYTES_PER_SECOND = 1 << 20  # upload a growing file the less often the larger it is: each time uploads all of it
 _FILLED_AT_ONCE = max(4, os.cpu_count() or 1)  # more threads would wait for each other's turn, and spend CPU on that
@@ -305,7 +304,7 @@ class Run:
                 if self._stopping and end is None:
                     end = Ended("Terminated", self._stopping)
                 if end and kill == never:
-                    kill = now + self._grace + _PATIENCE
+                    kill = now + self._grace + PATIENCE
                     for node in nodes:
                         node.stop()
                 if now >= kill or self._abandoned:

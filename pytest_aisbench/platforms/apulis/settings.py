@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.config.access import NO_HOSTS, Access, Hosts, address_fault, read_hosts
-from pytest_aisbench.config.settings import PlatformKind
+from pytest_aisbench.config.settings import NODE_PATH, RESULTS, WORKDIRS, PlatformKind
 from pytest_aisbench.errors import UsageFault
 from pytest_aisbench.secret import NO_SECRET, Secret
 
@@ -25,15 +25,12 @@ if TYPE_CHECKING:
 
 NAME = "apulis"
 SECRETS = ("password", "token")
-RESULTS = ("share", "obs")
 _PLAIN = re.compile(r"http://[^/:@\s]+(:[0-9]+)?/?")
 _PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
-_POD_PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+)+/?")
 _YES = {"yes": True, "no": False}
 _METRICS = "/endpoints/grafana/api/datasources/proxy/1/api/v1/query_range"
 NPU = "huawei_npu_arm64"
 LAUNCHERS = ("ranks", "horovod")
-WORKDIRS = ("local", "shared")
 ENDPOINTS = ("ssh", "ipython", "tensorboard", "vscode")
 _LAST_SLEEP = re.compile(r"\s*(?:&&|;)\s*sleep\s+infinity\s*(['\"]?)\s*\Z")  # the quote ends `bash -c '…'`
 _ENDLESS = re.compile(r"\bsleep\s+inf|\btail\s+-[fF]\s+/dev/null")
@@ -149,7 +146,7 @@ def _value(document: Document, key: str, text: str, *, used: bool) -> Any:
         text = text.rstrip("/")
         if not _PATH.fullmatch(text):
             raise wrong("is not a path", "write such as /apis")
-    if key == "share_in_pods" and text and not _POD_PATH.fullmatch(text):
+    if key == "share_in_pods" and text and not NODE_PATH.fullmatch(text):
         raise wrong("is not an absolute path without blanks", "write such as /data/aisbench")
     if key in {"share", "ca_file"} and text:
         path = document.path.parent / Path(text).expanduser()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_aisbench.config.options import parse_duration
-from pytest_aisbench.config.settings import PlatformKind
+from pytest_aisbench.config.settings import NODE_PATH, RESULTS, WORKDIRS, PlatformKind
 from pytest_aisbench.errors import UsageFault
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 NAME = "slurm"
 LAUNCHERS = ("ranks", "torchrun", "horovod", "mpi")
 CONTAINERS = ("pyxis", "apptainer")
-RESULTS = ("share", "obs")
-WORKDIRS = ("local", "shared")
 _YES = {"yes": True, "no": False, "true": True, "false": False}
-_PATH = re.compile(r"(/[A-Za-z0-9_.@+-]+)+/?")
 _WORD = re.compile(r"[A-Za-z0-9_.,:&|*()\[\]=+/-]+")
 _POLL_S = 5.0
 _LEAST_POLL_S = 0.1
@@ -135,7 +132,7 @@ class SlurmKind(PlatformKind):
             raise wrong("miniature", "is neither yes nor no", "write yes for a cluster without cards")
         share = str(document.path.parent / Path(texts["share"]).expanduser()) if texts.get("share") else ""
         for key, path in (("share", share), ("share_on_nodes", texts.get("share_on_nodes", ""))):
-            if used and path and not _PATH.fullmatch(path):
+            if used and path and not NODE_PATH.fullmatch(path):
                 raise wrong(key, "is not an absolute path without blanks", "write such as /data/aisbench")
         if used and share and not Path(share).is_dir():
             raise document.fault(f"slurm.share: there is no folder {share}", NAME, "share")
