@@ -129,6 +129,10 @@ class Fleet:
         """All trials of the run; those of one case in their order."""
         return self._table.trials()
 
+    def watched(self) -> list[Trial]:
+        """The trials whose jobs are looked at."""
+        return self._table.watched()
+
     def trials_of(self, case_id: str) -> list[Trial]:
         return self._table.trials_of(case_id)
 

@@ -7,6 +7,7 @@ messages themselves.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +44,12 @@ class Message(str):
 
 
 def message(key: str, /, **facts: str) -> Message:
-    return Message(Clause(key, facts))
+    return Message(Clause(key, facts)) if facts else _constant(key)
+
+
+@functools.cache
+def _constant(key: str) -> Message:
+    return Message(Clause(key, {}))
 
 
 def _clauses(text: str) -> tuple[Clause, ...]:

@@ -64,7 +64,7 @@ class Live:
         self._follower = LogMonitor(
             run.platform,
             clock,
-            run.fleet.trials,
+            run.fleet.watched,
             settings.stall,
             say=self.say,
             note=run.fleet.remark,

@@ -142,11 +142,12 @@ def write_results(entry: RunEntry, folder: Path) -> Path:
 
 
 class Results:
-    """The file of one run, replaced whole each time. A case that did not change is serialized once."""
+    """The file of one run, replaced whole each time. What did not change of a case or an upload is serialized once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._cases: dict[str, tuple[CaseEntry, bytes]] = {}
+        self._uploads: dict[tuple[str, ...], bytes] = {}
         self._lock = threading.Lock()
 
     def write(self, entry: RunEntry) -> Path:
@@ -162,10 +163,16 @@ class Results:
             yield comma + _text(key) + b": "
             if key == "cases" and entry.cases:
                 yield from self._case_parts(entry.cases)
+            elif key == "uploads" and entry.uploads:
+                yield b"[" + b", ".join(map(self._upload, entry.uploads)) + b"]"
             else:
                 yield _text(dump(take(entry)))
             comma = b",\n "
         yield b"\n}\n"
+
+    def _upload(self, upload: Mapping[str, str]) -> bytes:
+        facts = tuple(upload.values())
+        return self._uploads.get(facts) or self._uploads.setdefault(facts, _text(dump(upload)))
 
     def _case_parts(self, cases: Iterable[CaseEntry]) -> Iterator[bytes]:
         comma = b"[\n  "
