@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Clock,
         HasConsole,
         HasEndpoints,
+        HasLabels,
         HasTester,
         HasTesterToken,
         HasVendorSession,
@@ -50,8 +51,8 @@ _HOMES = {
     "model.case": "Case Shape Workload",
     "model.job": "Job JobSpec LogPart Phase Request Sample Stage StoreUrl",
     "model.metric": "Measurement Metric",
-    "model.ports": "AddsFiles Check ChecksCode ChecksConnection Clock HasConsole HasEndpoints HasTester HasTesterToken "
-    "HasVendorSession Head Health Platform PowerSource Reporter RewritesRequests Store Upload",
+    "model.ports": "AddsFiles Check ChecksCode ChecksConnection Clock HasConsole HasEndpoints HasLabels HasTester "
+    "HasTesterToken HasVendorSession Head Health Platform PowerSource Reporter RewritesRequests Store Upload",
     "model.results": "CaseEntry RunEntry TrialEntry",
     "model.trial": "Step Trial",
     "model.verdict": "Finding Outcome Ruling Threshold Verdict",
@@ -60,11 +61,11 @@ _HOMES = {
 
 __all__ = [
     "Access", "AddsFiles", "AisbenchError", "Case", "CaseEntry", "Check", "ChecksCode", "ChecksConnection",
-    "Clock", "Finding", "HasConsole", "HasEndpoints", "HasTester", "HasTesterToken", "HasVendorSession", "Head",
-    "Health", "Job", "JobSpec", "LogPart", "Measurement", "Metric", "Outcome", "Phase", "Platform", "PlatformError",
-    "PlatformKind", "PowerSource", "Reporter", "Request", "RewritesRequests", "Ruling", "RunEntry", "Sample", "Secret",
-    "Settings", "Shape", "Stage", "Step", "Store", "StoreUrl", "Threshold", "Trial", "TrialEntry", "Upload",
-    "UsageFault", "Verdict", "Workload", "WorkloadError",
+    "Clock", "Finding", "HasConsole", "HasEndpoints", "HasLabels", "HasTester", "HasTesterToken", "HasVendorSession",
+    "Head", "Health", "Job", "JobSpec", "LogPart", "Measurement", "Metric", "Outcome", "Phase", "Platform",
+    "PlatformError", "PlatformKind", "PowerSource", "Reporter", "Request", "RewritesRequests", "Ruling", "RunEntry",
+    "Sample", "Secret", "Settings", "Shape", "Stage", "Step", "Store", "StoreUrl", "Threshold", "Trial", "TrialEntry",
+    "Upload", "UsageFault", "Verdict", "Workload", "WorkloadError",
 ]  # fmt: skip
 
 

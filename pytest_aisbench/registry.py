@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from pytest_aisbench.config import options
 from pytest_aisbench.config.settings import PlatformKind
-from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.errors import UsageFault, perhaps
 from pytest_aisbench.logs import get_logger, log_ignored
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _merged(kind: str, offers: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 def _target(kind: str, name: str, targets: Mapping[str, str]) -> str:
     if name not in targets:
-        raise UsageFault(f"unknown {kind} {name!r}", advice=f"known: {', '.join(sorted(targets))}")
+        raise UsageFault(f"unknown {kind} {name!r}", advice=perhaps(name, targets))
     return targets[name]
 
 

@@ -77,7 +77,7 @@ class Run:
             say(line)
         ledger = settings.ledger_file
         self._fingerprints = Fingerprints(platform)
-        self._traits = Traits(platform.name, platform.platform_id, self._fingerprints)
+        self._traits = Traits(platform, self._fingerprints)
         estimated = estimates(self._wants, platform.platform_id, settings.run_timeout, ledger, self._fingerprints.of)
         self._budget = Budget(settings.budget, estimated)
         self._budget.require()

@@ -626,7 +626,7 @@ def _check_bounds(claim: Mapping[str, Any], fault: Callable[..., UsageFault]) ->
     if "reference" in claim and fixed:
         raise fault(f"reference and {' and '.join(sorted(fixed))} exclude each other")
     if relative and "reference" not in claim:
-        raise fault(f"{' and '.join(sorted(relative))} need a reference")
+        raise fault(f"{' and '.join(sorted(relative))} without a reference")
     if not fixed and not relative:
         raise fault("claims nothing", advice="give at_least, at_most, or a reference with lower or upper")
     if claim.get("at_least", -math.inf) > claim.get("at_most", math.inf):

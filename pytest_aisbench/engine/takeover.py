@@ -27,7 +27,7 @@ from pytest_aisbench.model import codec
 from pytest_aisbench.model.case import Case, Workload
 from pytest_aisbench.model.job import Job, Phase
 from pytest_aisbench.model.messages import message
-from pytest_aisbench.model.ports import Clock
+from pytest_aisbench.model.ports import Clock, HasLabels, Platform
 from pytest_aisbench.model.trial import Fault, Step, Trial
 
 _LOG = get_logger("takeover")
@@ -245,14 +245,15 @@ def _data_digest(workload: Workload) -> str:
 class Traits:
     """The traits of cases on one platform: what decides how fast they are, by name."""
 
-    def __init__(self, platform: str, platform_id: str, fingerprints: Fingerprints) -> None:
-        self._platform = platform
-        self._where = address_of(platform_id)
+    def __init__(self, platform: Platform, fingerprints: Fingerprints) -> None:
+        self._platform = platform.name
+        self._where = address_of(platform.platform_id)
+        self._labels = platform.label_options if isinstance(platform, HasLabels) else ()
         self._fingerprints = fingerprints
 
     def of(self, case: Case) -> Mapping[str, str]:
         code, data = self._fingerprints.digests(case.workload)
-        return traits_of(case, platform=self._platform, place=self._where, code=code, data=data)
+        return traits_of(case, platform=self._platform, place=self._where, code=code, data=data, labels=self._labels)
 
 
 def address_of(platform_id: str) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -24,20 +24,24 @@ _SHAPE = ("nodes", "devices")
 # What the platforms' own options mean, the most telling first.
 HARDWARE_OPTIONS = ("flavor", "pool_id", "device_type", "gres", "constraint", "partition")
 SOFTWARE_OPTIONS = ("image", "framework_version", "framework_type")  # an image replaces the engine
-LABEL_OPTIONS = ("job_name", "job_description_prefix")  # change nothing of what a job does
 _LONGEST = 80  # characters of a value; a longer one is cut, and its digest added
 _DIGITS = 12
 _SECRET_NAME = re.compile(r"token|passw|secret|credential|(^|_)(ak|sk|key|auth)($|_)|access_?key", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"//[^/\s@]*:[^/\s@]*@|[?&](?:sig|signature|token|x-amz-|x-obs-)", re.IGNORECASE)
 
 
-def traits_of(case: Case, *, platform: str, place: str, code: str, data: str = "") -> dict[str, str]:
-    """Everything that decides what a job does, by name. `code` and `data` are digests; data in the Store has a url."""
+def traits_of(
+    case: Case, *, platform: str, place: str, code: str, data: str = "", labels: Collection[str] = ()
+) -> dict[str, str]:
+    """Everything that decides what a job does, by name. `code` and `data` are digests; data in the Store has a url.
+
+    `labels` are options that change nothing of it.
+    """
     workload = case.workload
     given: dict[str, Any] = {
         "platform": platform,
         "place": place,
-        **{name: value for name, value in workload.options.items() if name not in LABEL_OPTIONS},
+        **{name: value for name, value in workload.options.items() if name not in labels},
         "nodes": case.shape.nodes,
         "devices": case.shape.devices,
         "mode": case.mode.value,

@@ -172,8 +172,8 @@ class Platform(Protocol):
     """Where jobs run. Built as `Class(settings)`; raises only AisbenchErrors.
 
     What it says before it is built is its `PlatformKind`. What it may have beside is a Protocol each, further down:
-    `HasConsole`, `HasEndpoints`, `HasTester`, `HasTesterToken`, `HasVendorSession`, `AddsFiles`, `ChecksCode`,
-    `ChecksConnection`, `RewritesRequests`.
+    `HasConsole`, `HasEndpoints`, `HasLabels`, `HasTester`, `HasTesterToken`, `HasVendorSession`, `AddsFiles`,
+    `ChecksCode`, `ChecksConnection`, `RewritesRequests`.
     """
 
     name: str
@@ -245,6 +245,16 @@ class HasFormerIds(Protocol):
 
     @property
     def former_platform_ids(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class HasLabels(Protocol):
+    """A platform with options that change nothing of what a job does, such as its description: trials with other labels
+    have the same history."""
+
+    @property
+    def label_options(self) -> Collection[str]:
+        """Those of `options` that are labels."""
 
 
 @runtime_checkable

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from factories import make_case_entry, make_trial
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_aisbench import Access, Platform, Settings
 from pytest_aisbench.engine.collect import beginning_of_logs
 from pytest_aisbench.engine.takeover import Fingerprints, Traits, address_of
 from pytest_aisbench.judge.comparison import (
@@ -29,9 +30,18 @@ from pytest_aisbench.model.case import Case, Mode, Shape
 from pytest_aisbench.model.metric import LogReading, Metric
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, PreviousRun, Value
 from pytest_aisbench.model.verdict import Ruling, Threshold
+from pytest_aisbench.platforms.modelarts.platform import ModelArts
+from pytest_aisbench.secret import Secret
 from pytest_aisbench.traininglog.activity import software_versions
 
 words = st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=5)
+
+
+@pytest.fixture
+def modelarts() -> Platform:
+    access = Access(Secret("ACCESSKEYID"), Secret("secret-key"), region_name="cn-central-221", bucket="acceptance")
+    platform: Any = ModelArts(Settings(platform="modelarts", access=access))
+    return cast(Platform, platform)
 
 
 def traits(case: Case, **changes: str) -> dict[str, str]:
@@ -80,10 +90,20 @@ def test_everything_that_decides_a_speed_is_told_apart(case: Case) -> None:
         assert len(trait_differences(old, traits(replace(case, workload=work), **{name: "another"}))) == 1
 
 
-def test_claims_and_labels_are_no_traits(case: Case) -> None:
+def test_claims_are_no_traits(case: Case) -> None:
     other = replace(case, thresholds=(Threshold("accuracy", at_least=0.1),))
-    work = replace(case.workload, expected_s=99.0, folder="/elsewhere", options={"job_name": "nightly"})
+    work = replace(case.workload, expected_s=99.0, folder="/elsewhere")
     assert traits(case) == traits(other) == traits(replace(case, workload=work))
+
+
+def test_labels_are_no_traits(case: Case, modelarts: Platform) -> None:
+    of = Traits(modelarts, Fingerprints(None)).of
+    named, larger = (
+        replace(case, workload=replace(case.workload, options=options))
+        for options in ({"job_name": "nightly", "job_description_prefix": "mine"}, {"flavor": "modelarts.kat1.8xlarge"})
+    )
+    assert of(case) == of(named)
+    assert of(case) != of(larger)
 
 
 def test_shapes_of_a_workload_are_one_family(case: Case) -> None:
@@ -140,10 +160,10 @@ def test_a_platform_on_this_machine_is_the_machine_whatever_its_port(place: str)
     assert "127" not in address_of(place)
 
 
-def test_another_line_of_code_is_another_trait(case: Case) -> None:
-    before = Traits("local", "", Fingerprints(None)).of(case)
+def test_another_line_of_code_is_another_trait(case: Case, modelarts: Platform) -> None:
+    before = Traits(modelarts, Fingerprints(None)).of(case)
     (Path(case.workload.folder) / "code" / "train.py").write_text("print('better')\n")
-    after = Traits("local", "", Fingerprints(None)).of(case)
+    after = Traits(modelarts, Fingerprints(None)).of(case)
     assert [line.partition(":")[0] for line in trait_differences(before, after)] == ["code"]
 
 

@@ -234,7 +234,7 @@ def test_how_a_script_is_given_its_urls(folder: Path, text: str, wrong: bool) ->
         ("scaling = { at_least = 0.9, base = 'banana' }", "scaling.base: 'banana' is not a shape"),
         ("throughput = { reference = 100 }", "throughput: claims nothing"),
         ("throughput = {}", "throughput: claims nothing"),
-        ("throughput = { lower = -0.1 }", "throughput: lower need a reference"),
+        ("throughput = { lower = -0.1 }", "throughput: lower without a reference"),
         ("throughput = { reference = 1, at_least = 1 }", "reference and at_least exclude each other"),
         ("throughput = { reference = 1, lower = 0.05 }", "throughput.lower: 0.05 is not between -1 and 0"),
         ("throughput = { reference = 1, lower = -1.5 }", "throughput.lower: -1.5 is not between"),

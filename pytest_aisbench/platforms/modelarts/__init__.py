@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 
 LOCAL_OPTIONS = frozenset({"image", "command"})  # the local cloud takes these too
+LABEL_OPTIONS = frozenset({"job_description_prefix", "job_name"})  # change nothing of what a job does
 OPTIONS = frozenset({
-    *("framework_type", "framework_version", "flavor", "pool_id", "job_description_prefix"),
+    *("framework_type", "framework_version", "flavor", "pool_id"),
     *("nas_type", "nas_share_addr", "nas_mount_path"),
     *LOCAL_OPTIONS,
-    "job_name",  # V1: trials become versions of this job, as with ais-bench-stubs
+    *LABEL_OPTIONS,  # job_name: with V1, trials become versions of this job, as with ais-bench-stubs
 })  # fmt: skip
 
 

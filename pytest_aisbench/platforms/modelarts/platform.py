@@ -21,7 +21,7 @@ from pytest_aisbench.model.ports import Check, Health, checked, failure, ok, war
 from pytest_aisbench.net import retry
 from pytest_aisbench.net.http import parse_date
 from pytest_aisbench.net.retry import CHECK_S
-from pytest_aisbench.platforms.modelarts import OPTIONS, ModelArtsKind, image_rules
+from pytest_aisbench.platforms.modelarts import LABEL_OPTIONS, OPTIONS, ModelArtsKind, image_rules
 from pytest_aisbench.platforms.modelarts.image_rules import pre_start_files
 from pytest_aisbench.platforms.modelarts.jobs import Jobs, JobsV1, JobsV2
 from pytest_aisbench.platforms.modelarts.request import Placement, placement
@@ -45,6 +45,7 @@ class ModelArts:
 
     name = ModelArtsKind.name
     options: Collection[str] = OPTIONS
+    label_options: Collection[str] = LABEL_OPTIONS
     max_jobs = 8
     poll_s = 5.0
     patience_s = 60.0  # how long one call waits for the end of an outage
