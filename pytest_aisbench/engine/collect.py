@@ -25,7 +25,7 @@ from pytest_aisbench.judge.standards import MARGIN_S, power_in_window
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.case import WORKLOAD_FILE, Case, Update, Workload
 from pytest_aisbench.model.job import LogPart, Phase, Power, StoreUrl, TrainedWith
-from pytest_aisbench.model.messages import message, plain
+from pytest_aisbench.model.messages import Message, message, plain
 from pytest_aisbench.model.metric import (
     ACCURACY,
     SOFTWARE_UPDATE,
@@ -95,18 +95,20 @@ def collect(trial: Trial, store: Store, folder: Path) -> Trial:
         trained_with=trained_with(trial.case.workload, text, versions),
     )
     if succeeded:
-        measurements, missing = read_results(store, stage.outputs, trial.case, heads)
+        measurements, missing, notes = read_results(store, stage.outputs, trial.case, heads)
         from_logs, not_in_logs = _logged_results(trial, folder)
         measurements += from_logs
         missing += [*not_in_logs, *update_errors(trial, folder)]
         trial = replace(trial, measurements=tuple(measurements), missing_results=tuple(missing))
+        for note in notes:
+            trial = trial.noted(note)
     return trial
 
 
 def read_results(
     store: Store, outputs: StoreUrl, case: Case, heads: Iterable[Head]
-) -> tuple[list[Measurement], list[MissingResult]]:
-    """Every measurement that can be trusted, and one `MissingResult` for each that cannot.
+) -> tuple[list[Measurement], list[MissingResult], list[str]]:
+    """Every measurement that can be trusted, one `MissingResult` for each that cannot, and notes about other results.
 
     `heads` are what the Store listed of the outputs, or of a folder above them.
     """
@@ -115,9 +117,11 @@ def read_results(
     wanted = {
         each.source: each for each in (_single_server_files(case) if case.single_server else _cluster_files(case))
     }
-    texts = _texts(store, {name: present.get(name) for name in (*wanted, RANK_SIZE)})
+    beside = {metric: [name for name in names if name in present] for metric, names in _files_beside(case).items()}
+    texts = _texts(store, {name: present.get(name) for name in (*wanted, *beside.get(ACCURACY, ()), RANK_SIZE)})
     measurements: list[Measurement] = []
-    missing: list[MissingResult] = list(_unexpected_results(present.keys() - wanted.keys(), case))
+    unexpected = present.keys() - wanted.keys() - set(itertools.chain.from_iterable(beside.values()))
+    missing: list[MissingResult] = list(_unexpected_results(unexpected, case))
     for name, each in wanted.items():
         try:
             value = _number(texts[name])
@@ -131,7 +135,18 @@ def read_results(
     owed = not case.single_server and not case.workload.metrics[THROUGHPUT].log
     if owed or RANK_SIZE in present:
         missing += _rank_size_errors(texts[RANK_SIZE], case)
-    return measurements, missing
+    notes: list[str] = []
+    for metric, files in beside.items():
+        judged = next((each for each in measurements if each.metric == metric), None)
+        other = _contradiction(judged, files, texts, case) if judged and metric == ACCURACY else None
+        if isinstance(other, MissingResult):
+            missing.append(other)
+        elif other:
+            notes.append(other)
+        elif files:
+            names = f"{files[0]} … {files[-1]}" if len(files) > 1 else files[0]
+            notes.append(message("beside", files=names, file=f"{metric}.json"))
+    return measurements, missing, notes
 
 
 def _logged_results(trial: Trial, folder: Path) -> tuple[list[Measurement], list[MissingResult]]:
@@ -153,10 +168,10 @@ class _Unreadable(Exception):
 
     def __init__(self, key: str, **facts: str) -> None:
         super().__init__(key)
-        self._key, self._facts = key, facts
+        self.key, self._facts = key, facts
 
     def text(self, what: str) -> str:
-        return message(self._key, what=what, **self._facts)
+        return message(self.key, what=what, **self._facts)
 
 
 def _cluster_files(case: Case) -> Iterable[Measurement]:
@@ -178,6 +193,48 @@ def _single_server_files(case: Case) -> Iterable[Measurement]:
     for name, metric in metrics.items():
         for node in range(case.shape.nodes) if name != THROUGHPUT else ():
             yield Measurement(name, math.nan, metric.unit, f"{name}_{node}.json", server=node)
+
+
+def _files_beside(case: Case) -> dict[str, list[str]]:
+    """By metric the results of single nodes, which scripts of ais-bench-stubs write beside the one of all nodes."""
+    if case.single_server:
+        return {}
+    return {
+        name: [f"{name}_{node}.json" for node in range(case.shape.nodes)]
+        for name in _written(case)
+        if name != THROUGHPUT
+    }
+
+
+def _contradiction(
+    judged: Measurement, files: Iterable[str], texts: Mapping[str, str | _Unreadable], case: Case
+) -> MissingResult | Message | None:
+    """What is wrong with the accuracies of single nodes, or just strange; None if they agree with that of all.
+
+    Nodes that train together have one model. The accuracy of all is judged, as ais-bench-stubs does, although every
+    node overwrites it and the last one wins. If it meets a threshold that the accuracy of a node misses, we cannot know
+    which is right.
+    """
+    values = {file: _value_beside(texts[file]) for file in files}
+    others = {file: value for file, value in values.items() if value is not None and value != judged.value}
+    if not others:
+        return None
+    bands = [each.band(case.judged_shape) for each in case.thresholds if each.metric == judged.metric]
+    met = [(low, high) for low, high in bands if low <= judged.value <= high]
+    missed = {file for file, value in others.items() if not all(low <= value <= high for low, high in met)}
+    file = max(missed or others, key=lambda each: (math.isnan(others[each]), abs(others[each] - judged.value)))
+    facts = {"what": file, "text": f"{others[file]:g}", "file": judged.source, "value": f"{judged.value:g}"}
+    if missed:
+        return MissingResult(judged.metric, message("beside, missed", **facts))
+    return message("beside, other", **facts)
+
+
+def _value_beside(text: str | _Unreadable) -> float | None:
+    """NaN if it is not finite, and None if the file holds something else than a number: it may be no result."""
+    try:
+        return _number(text)
+    except _Unreadable as why:
+        return math.nan if why.key == "not finite" else None
 
 
 def _written(case: Case) -> dict[str, Metric]:
@@ -240,15 +297,7 @@ def _unexpected_results(unwanted: Iterable[str], case: Case) -> Iterable[Missing
     that reads them will not be sure either which of two is right.
     """
     metrics = {name.casefold(): name for name in _written(case)}
-    # Scripts of ais-bench-stubs write one of each node beside the one of all.
-    beside = (
-        set()
-        if case.single_server
-        else {
-            f"{name}_{node}.json" for name in metrics.values() if name != THROUGHPUT for node in range(case.shape.nodes)
-        }
-    )
-    for file in sorted(set(unwanted) - beside):
+    for file in sorted(unwanted):
         numbered = _NUMBERED.match(unicodedata.normalize("NFKC", file).casefold())
         metric = metrics.get(numbered[1]) if numbered else None
         if metric is None:

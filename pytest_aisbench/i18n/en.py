@@ -162,6 +162,11 @@ _MESSAGES = {
     "other ranks": "{what} says {text} ranks trained, but {shape} has {ranks}",
     "strange rank": "{what} belongs to no rank of {shape}",
     "strange node": "{what} belongs to no node of {shape}",
+    "beside": "{files} beside {file}: not judged, since all nodes train together",
+    "beside, other": "{what} is {text}, but {file} is {value}: the nodes train together and contradict each other; "
+                     "{file} is judged",
+    "beside, missed": "{what} is {text}, but {file} is {value}: the nodes train together and contradict each other, "
+                      "and a threshold lies between",
     "one for all": "{what} belongs to one node, but all nodes of {shape} train together and write one value",
     "other unit": "{what} has the unit {text}, not {unit}",
     "twice": "{what} occurs {count} times",

@@ -185,6 +185,8 @@ def test_the_same_job_with_the_same_results(
         assert ended.code == 0, ended.out
         (case,) = ended.results["cases"]
         assert case["id"] == f"aisbench-debug-{nodes}x8" + ("-single" if single_server else "")
+        named = any(f"accuracy_{node}.json" in ended.out for node in range(nodes))
+        assert named is not single_server  # beside accuracy.json, in a note
         values = {name: case["metrics"][name]["value"] for name in ("throughput", "accuracy")}
         (file,) = (ended.reports / "requests").glob("*.json")
         request = json.loads(file.read_text(encoding="utf-8"))

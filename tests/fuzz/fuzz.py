@@ -185,6 +185,12 @@ def _with_stranger(dice: random.Random, case: ResultSet, files: Files) -> Files:
     return files | {name: dice.choice((b"0.9", b"100.0", b"{}"))}
 
 
+def _with_node_beside(dice: random.Random, case: ResultSet, files: Files) -> Files:
+    """The accuracy of one node, which may contradict that of all."""
+    name = f"accuracy_{dice.randrange(case.nodes)}.json"
+    return files | {name: dice.choice((files.get("accuracy.json", b"0.9"), b"0.01", b"0.95", b"99", b"nan", b"{}"))}
+
+
 def _with_harmless(dice: random.Random, _: ResultSet, files: Files) -> Files:
     return files | {dice.choice(_HARMLESS): dice.choice((b"0.9", b"{}", b""))}
 
@@ -197,7 +203,7 @@ def _other_ranks(dice: random.Random, case: ResultSet, files: Files) -> Files:
 
 SPOILS: tuple[Spoil, ...] = (
     *(_rewritten, _rewritten, _mutated, _mutated, _padded, _removed, _scaled, _scaled, _all_scaled),
-    *(_with_stranger, _with_stranger, _with_harmless, _with_harmless, _other_ranks),
+    *(_with_node_beside, _with_stranger, _with_stranger, _with_harmless, _with_harmless, _other_ranks),
 )
 
 
@@ -210,7 +216,7 @@ def judged(case: ResultSet) -> Verdict:
     for name, content in case.files.items():
         store.write(outputs / name, content)
     ours = _our_case(case)
-    measurements, missing = read_results(store, outputs, ours, store.objects(outputs))
+    measurements, missing, _ = read_results(store, outputs, ours, store.objects(outputs))
     trial = make_trial(ours, measurements=tuple(measurements), missing_results=tuple(missing))
     evidence = Evidence(history=tuple(_record(case, ours, number) for number in range(len(case.history))))
     return evaluate(case_values(trial), evidence, Rules(max_trials=case.max_trials), case.today).verdict

@@ -60,7 +60,7 @@ def allowed(case: ResultSet) -> tuple[frozenset[str], str]:
             values[name] = _values(case, name)
         except _WrongError as why:
             return frozenset({FAILED}), f"{name}: {why}"
-    if wrong := _ranks(case) or _stranger(case):
+    if wrong := _ranks(case) or _stranger(case) or _contradicted(case, values["accuracy"][0]):
         return frozenset({FAILED}), wrong
     for name in ("throughput", "accuracy"):
         if not any(claim.metric == name for claim in case.claims):
@@ -173,6 +173,24 @@ def _ranks(case: ResultSet) -> str:
         return str(why)
     right = {case.world, case.devices} if case.alone else {case.world}
     return "" if size in right else f"ranksize.json is {size}"
+
+
+def _contradicted(case: ResultSet, accuracy: float) -> str:
+    """Nodes that train together: the accuracy of one, if it misses what that of all meets."""
+    for file in [] if case.alone else [f"accuracy_{node}.json" for node in range(case.nodes)]:
+        text = case.files.get(file, b"").decode("utf-8", "replace").strip()
+        try:
+            is_wild = text.lower().lstrip("+-") in {"nan", "inf", "infinity"}
+            value = math.nan if is_wild else _parsed(case.files.get(file), file)
+        except _WrongError as why:
+            if "not finite" not in str(why):
+                continue  # no number: a file of the script's own
+            value = math.nan
+        for claim in case.claims:
+            low, high = _bounds(case, claim)
+            if claim.metric == "accuracy" and low <= accuracy <= high and not low <= value <= high:
+                return f"{file} is {value}, but that of all {accuracy}"
+    return ""
 
 
 def _stranger(case: ResultSet) -> str:

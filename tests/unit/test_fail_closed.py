@@ -327,13 +327,52 @@ def test_a_result_that_no_rank_and_no_node_owes_is_objected_to(
     fine = {"checkpoint_3": b"{}", "throughput_history": b"[]", "sub/accuracy_best": b"0.9"}
     for name, content in {**(alone if case.single_server else together), **fine}.items():
         store.write(outputs / f"{name}.json", content)
-    measured, missing = read_results(store, outputs, case, store.objects(outputs))
+    measured, missing, _ = read_results(store, outputs, case, store.objects(outputs))
     assert missing == []
     assert verdict(case, measured).passed
     store.write(outputs / stranger, b"0.9")
-    measured, missing = read_results(store, outputs, case, store.objects(outputs))
+    measured, missing, _ = read_results(store, outputs, case, store.objects(outputs))
     assert [stranger in each.text for each in missing] == [True]
     assert not verdict(case, measured, missing).passed
+
+
+@pytest.mark.parametrize(
+    ("of_nodes", "note", "why"),
+    [
+        (
+            ("0.9", "0.9"),
+            "accuracy_0.json … accuracy_1.json beside accuracy.json: not judged, since all nodes train",
+            "",
+        ),
+        ((None, "0.9"), "accuracy_1.json beside accuracy.json: not judged, since all nodes train together", ""),
+        (("0.9", "{}"), "accuracy_0.json … accuracy_1.json beside accuracy.json: not judged", ""),
+        (
+            ("0.85", "0.7"),
+            "accuracy_1.json is 0.7, but accuracy.json is 0.9: the nodes train together and contradict",
+            "",
+        ),
+        (
+            ("0.9", "0.4"),
+            "",
+            "accuracy_1.json is 0.4, but accuracy.json is 0.9: the nodes train together and contradict",
+        ),
+        (("0.49", "nan"), "", "accuracy_1.json is nan, but accuracy.json is 0.9"),
+    ],
+)
+def test_the_accuracy_of_a_node_beside_that_of_all_is_named_and_fails_if_a_threshold_lies_between(
+    of_nodes: Sequence[str | None], note: str, why: str, healthy: Callable[..., Any]
+) -> None:
+    case = make_case("2x1", *CLAIMS)
+    store, outputs = healthy().store, StoreUrl.parse("obs://bucket/outputs/")
+    files = {"throughput_0": "100.0", "throughput_1": "100.0", "accuracy": "0.9", "ranksize": "2"}
+    files |= {f"accuracy_{node}": text for node, text in enumerate(of_nodes) if text is not None}
+    for name, text in files.items():
+        store.write(outputs / f"{name}.json", text.encode())
+    measured, missing, notes = read_results(store, outputs, case, store.objects(outputs))
+    assert {each.metric: each.value for each in measured}[ACCURACY] == 0.9
+    assert [note in each for each in notes] == ([True] if note else [])
+    assert [why in each.text for each in missing] == ([True] if why else [])
+    assert verdict(case, measured, missing).passed is not bool(why)
 
 
 # Values that no machine reaches, and means that hide a node.
