@@ -88,7 +88,7 @@ class _Carrier(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         with self.server.context.wrap_socket(self.request, server_side=True) as client:
             name = getattr(client, "asked_for", None) or ""
-            port = next((port for known, port in self.server.ports.items() if f".{name}".endswith(f".{known}")), 0)
+            port = next((port for suffix, port in self.server.ports.items() if f".{name}".endswith(f".{suffix}")), 0)
             if port:
                 with socket.create_connection(("127.0.0.1", port)) as service:
                     if self.server.tunnel:
@@ -98,16 +98,16 @@ class _Carrier(socketserver.BaseRequestHandler):
 
     def _carry(self, client: ssl.SSLSocket, service: socket.socket, name: str) -> None:
         other = {client: service, service: client}
-        told = False
+        answered = False
         while not self.server.ended.is_set():
             ready = [client] if client.pending() else select.select([client, service], [], [], 0.05)[0]
             for source in ready:
                 data = source.recv(65536)
                 if not data:
                     return
-                if not told:  # by now it has seen our certificate, and still speaks to us
+                if not answered:  # by now it has seen our certificate, and still speaks to us
                     self.server.asked.append(name)
-                    told = True
+                    answered = True
                 other[source].sendall(data)
 
 

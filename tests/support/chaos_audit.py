@@ -123,10 +123,10 @@ _NOISE = re.compile(r"; noise unknown: [^;]*|: the interval [^()]*\([^()]*\)")  
 
 
 def of_results(results: Any, undisturbed: dict[str, Any]) -> Iterator[str]:
-    found = essence(results)
-    if len(found) != chaos_suite.CASES:
-        yield f"{len(found)} cases in results.json"
-    for case in sorted(found.keys() & undisturbed.keys()):
+    by_case = essence(results)
+    if len(by_case) != chaos_suite.CASES:
+        yield f"{len(by_case)} cases in results.json"
+    for case in sorted(by_case.keys() & undisturbed.keys()):
         for key, value in undisturbed[case].items():
-            if found[case].get(key) != value:
-                yield f"{case}: {key} is {found[case].get(key)!r}, and undisturbed {value!r}"
+            if by_case[case].get(key) != value:
+                yield f"{case}: {key} is {by_case[case].get(key)!r}, and undisturbed {value!r}"

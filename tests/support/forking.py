@@ -46,8 +46,8 @@ def can_fork(command: Sequence[object], environment: Mapping[str, str]) -> bool:
     def at_start(variables: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in variables.items() if name.startswith(_AT_START)}
 
-    known = command[0] == sys.executable and command[1] == "-m" and command[2] in _MODULES
-    return known and sys.platform == "linux" and at_start(environment) == at_start(os.environ)
+    forkable = command[0] == sys.executable and command[1] == "-m" and command[2] in _MODULES
+    return forkable and sys.platform == "linux" and at_start(environment) == at_start(os.environ)
 
 
 class Child:

@@ -117,10 +117,10 @@ def trained(suite: str, shape: Shape, framework: str, python: Path, reports: Pat
     command = [sys.executable, "-m", "pytest", str(ROOT / "suites" / suite), "-q", *shape.options()]
     command += ["--aisbench-frameworks", f"{framework}={python}", "--aisbench-reports", str(reports)]
     command += ["--aisbench-tester", "none"]
-    found = subprocess.run(
+    answer = subprocess.run(
         [python, "-c", VERSION, PACKAGES.get(framework, framework)], capture_output=True, text=True, check=False
     )
-    named = f"{framework} {found.stdout.strip()}"
+    named = f"{framework} {answer.stdout.strip()}"
     started = time.monotonic()
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_S, check=False)
@@ -176,9 +176,9 @@ def main() -> int:
     wanted = options.frameworks or list(SUITES)
     if unknown := set(wanted) - set(SUITES):
         parser.error(f"unknown framework {min(unknown)!r}; there are {', '.join(SUITES)}")
-    known = [suite for framework in wanted for suite in SUITES[framework]]
-    if options.suites and (unknown := set(options.suites) - set(known)):
-        parser.error(f"unknown suite {min(unknown)!r}; there are {', '.join(known)}")
+    suites = [suite for framework in wanted for suite in SUITES[framework]]
+    if options.suites and (unknown := set(options.suites) - set(suites)):
+        parser.error(f"unknown suite {min(unknown)!r}; there are {', '.join(suites)}")
     if options.python and len(wanted) != 1:
         parser.error("--python is for a single framework: name it")
     rows: list[Row] = []
@@ -189,7 +189,7 @@ def main() -> int:
             continue
         HEAD.show()
         RULE.show()
-        for suite in [name for name in SUITES[framework] if name in (options.suites or known)]:
+        for suite in [name for name in SUITES[framework] if name in (options.suites or suites)]:
             for shape in options.shapes or Shape.parse_all(SHAPES + MORE_SHAPES.get(framework, "")):
                 with tempfile.TemporaryDirectory(prefix="aisbench-frameworks-") as folder:
                     for row in trained(suite, shape, framework, python, Path(folder)):

@@ -30,4 +30,4 @@ def strictly(path: Path) -> ET.Element:
 
 
 def properties(element: ET.Element) -> dict[str | None, str | None]:
-    return {found.get("name"): found.get("value") for found in element.findall("./properties/property")}
+    return {each.get("name"): each.get("value") for each in element.findall("./properties/property")}

@@ -75,12 +75,12 @@ def _killed(file: Path, run: str, chance: random.Random) -> dict[str, Any]:
         os.kill(pid, signal.SIGKILL)
         lines += words.read()
     os.waitpid(pid, 0)
-    said = dict(line.split() for line in lines.decode().splitlines())
+    claimed = dict(line.split() for line in lines.decode().splitlines())
     integrity = _asked(file, "PRAGMA integrity_check")[0][0]
     ledger = Ledger(file)
-    found = {str(kept.number): kept.attempts for kept in ledger.trials(run)}
+    stored = {str(kept.number): kept.attempts for kept in ledger.trials(run)}
     ledger.close()
-    return {"said": {number: int(state) for number, state in said.items()}, "found": found, "integrity": integrity}
+    return {"said": {number: int(state) for number, state in claimed.items()}, "found": stored, "integrity": integrity}
 
 
 def collide(file: Path, victims: int, saves: int) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def fill(folder: Path) -> dict[str, Any]:
             saved += 1
         except LedgerError as error:
             full = str(error)
-    kept = [found.number for found in ledger.trials("run")]
+    kept = [each.number for each in ledger.trials("run")]
     ballast.unlink()
     ledger.save_trial(trial("run", saved + 1, 1), 1.0)
     ledger.close()
@@ -162,8 +162,8 @@ def fill(folder: Path) -> dict[str, Any]:
         Ledger(file).begin("next", {}, 1.0)
     except LedgerError as error:
         readonly = str(error)
-    told = {"saved": saved, "full": full, "kept": kept, "integrity": integrity, "readonly": readonly}
-    return {**told, "mount": database.mount_of(folder)}
+    record = {"saved": saved, "full": full, "kept": kept, "integrity": integrity, "readonly": readonly}
+    return {**record, "mount": database.mount_of(folder)}
 
 
 def _asked(file: Path, statement: str) -> list[Any]:

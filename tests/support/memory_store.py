@@ -32,9 +32,9 @@ class MemoryStore:
             self.write(upload.url, Path(upload.path).read_bytes())
 
     def objects(self, url: StoreUrl) -> Iterator[Head]:
-        for found in sorted(self.objects_):
-            if found.bucket == url.bucket and found.key.startswith(url.key):
-                yield Head(found, len(self.objects_[found]))
+        for place in sorted(self.objects_):
+            if place.bucket == url.bucket and place.key.startswith(url.key):
+                yield Head(place, len(self.objects_[place]))
 
     def download(self, url: StoreUrl, folder: str) -> list[str]:
         names = []

@@ -157,8 +157,8 @@ class Minio:
         self.client.fget_object(bucket_name=bucket, object_name=key, file_path=str(path))
 
     def keys(self, bucket: str, prefix: str) -> list[str]:
-        found = self.client.list_objects(bucket_name=bucket, prefix=prefix, recursive=True)
-        return [each.object_name for each in found]
+        listed = self.client.list_objects(bucket_name=bucket, prefix=prefix, recursive=True)
+        return [each.object_name for each in listed]
 
     def delete(self, bucket: str, key: str) -> None:
         self.client.remove_object(bucket_name=bucket, object_name=key)

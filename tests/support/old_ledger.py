@@ -177,23 +177,23 @@ def read_all(folder: Path) -> dict[str, Any]:
     reports = [["report", run] for run in RUNS.values()]
     printed = kept.aisbench(*([*command, "--json"] for command in asked), *reports)
     answers = zip(asked, printed, strict=False)
-    said = {" ".join(command): json.loads(text) for command, text in answers}
-    del said["references propose"]["diff"]
-    del said["history"]["summaries"]  # a field that came later; it is made of what `history CASE` shows
-    said["results"] = {
+    outputs = {" ".join(command): json.loads(text) for command, text in answers}
+    del outputs["references propose"]["diff"]
+    del outputs["history"]["summaries"]  # a field that came later; it is made of what `history CASE` shows
+    outputs["results"] = {
         name: json.loads((kept.folder / "reports" / run / "results.json").read_bytes()) for name, run in RUNS.items()
     }
     for name in ("everything", "every"):
         report = kept.folder / "reports" / RUNS[name]
-        said[f"fields of {name}"] = json.loads((report / "fields.json").read_bytes())
-        said[f"executor of {name}"] = json.loads((report / "allure-results" / "executor.json").read_bytes())
+        outputs[f"fields of {name}"] = json.loads((report / "fields.json").read_bytes())
+        outputs[f"executor of {name}"] = json.loads((report / "allure-results" / "executor.json").read_bytes())
         lines = (report / "metrics.txt").read_text(encoding="utf-8").splitlines()
-        said[f"metrics of {name}"] = [line for line in lines if not line.startswith("#")]
-    said["sent"] = {
+        outputs[f"metrics of {name}"] = [line for line in lines if not line.startswith("#")]
+    outputs["sent"] = {
         re.sub(r"\.[0-9a-f]{16}\.json$", "", path.relative_to(inbox).as_posix()): json.loads(path.read_bytes())
         for path in sorted(inbox.rglob("*.json"))
     }
-    text = json.dumps(_plain(said)).replace(str(folder), "/yard")
+    text = json.dumps(_plain(outputs)).replace(str(folder), "/yard")
     return dict(json.loads(text))
 
 
@@ -243,5 +243,5 @@ def moved(kept: Kept, shift: float) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        said = read_all(Path(place))
-    EXPECTED.write_text(json.dumps(said, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+        outputs = read_all(Path(place))
+    EXPECTED.write_text(json.dumps(outputs, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -26,9 +26,9 @@ ABSENT = "no PostgreSQL on this machine: run scripts/postgres as root"
 
 def programs() -> Path | None:
     """The folder of initdb and postgres; Debian keeps one per version."""
-    found = shutil.which("initdb")
-    if found and shutil.which("postgres"):
-        return Path(found).parent
+    initdb = shutil.which("initdb")
+    if initdb and shutil.which("postgres"):
+        return Path(initdb).parent
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     return versions[-1].parent if versions else None
 

@@ -78,18 +78,18 @@ class Predecessor:
 
     def _newest(self) -> Mapping[str, Any] | None:
         """The first job whose name contains ours, as it takes it."""
-        found = self._estimators.Estimator.get_job_list(
+        page = self._estimators.Estimator.get_job_list(
             modelarts_session=self._session, per_page=10, page=1, order="asc", search_content=self._name
         )
-        return found["jobs"][0] if found["job_total_count"] else None
+        return page["jobs"][0] if page["job_total_count"] else None
 
     def _next_version(self) -> int:
         newest = self._newest()
         if newest is None:
             return 1
         ids = {"job_id": newest["job_id"], "version_id": newest["version_id"]}
-        shown = self._estimators.Estimator(modelarts_session=self._session, **ids).get_job_info()
-        return int(shown["version_name"][1:]) + 1
+        info = self._estimators.Estimator(modelarts_session=self._session, **ids).get_job_info()
+        return int(info["version_name"][1:]) + 1
 
     def _create_v1(self) -> Any:
         given = self._config
@@ -114,8 +114,8 @@ class Predecessor:
         else:
             ids = {"job_id": newest["job_id"], "pre_version_id": newest["version_id"]}
             job = estimator.create_job_version(**ids, inputs=given["inputs"], wait=False, job_desc=about)
-        shown = job.get_job_info()
-        assert shown["is_success"], shown
+        info = job.get_job_info()
+        assert info["is_success"], info
         return job
 
     def _create_v2(self) -> Any:
@@ -137,8 +137,8 @@ class Predecessor:
         )
         inputs = [words.InputData(obs_path=f"obs:/{given['inputs']}", name="data_url")]
         job = estimator.fit(inputs=inputs, wait=False, job_name=self._name)
-        shown = job.get_job_info()
-        assert "error_msg" not in shown, shown
+        info = job.get_job_info()
+        assert "error_msg" not in info, info
         return job
 
     def _description(self) -> str:

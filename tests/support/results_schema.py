@@ -16,8 +16,8 @@ FILE = Path(__file__).parents[2] / "docs" / "results.schema.json"
 def check(document: Any) -> None:
     """AssertionError with every error, and where it is. A key that the schema does not name is one too: readers may
     ignore it, but it must be published."""
-    found = sorted(_validator().iter_errors(document), key=lambda error: error.json_path)
-    assert not found, "\n".join(f"{error.json_path}: {error.message}" for error in found)
+    errors = sorted(_validator().iter_errors(document), key=lambda error: error.json_path)
+    assert not errors, "\n".join(f"{error.json_path}: {error.message}" for error in errors)
 
 
 @cache

@@ -47,10 +47,10 @@ def _huawei(package: str, module: str, name: str) -> Operations:
         if not (match := re.fullmatch(r"_(\w+)_http_info", attribute)):
             continue
         source = inspect.getsource(getattr(client, attribute))
-        found = dict(re.findall(r'"(method|resource_path|response_type|request_type)": "?([^",\n]+)', source))
-        answer = getattr(models, found["response_type"], None)
+        parts = dict(re.findall(r'"(method|resource_path|response_type|request_type)": "?([^",\n]+)', source))
+        answer = getattr(models, parts["response_type"], None)
         fields = sorted(answer.attribute_map.values()) if answer else []
-        operations[match[1]] = [found["method"], found["resource_path"], fields]
+        operations[match[1]] = [parts["method"], parts["resource_path"], fields]
     return operations
 
 

@@ -35,7 +35,7 @@ def case(shape: Shape = TWO, *, name: str = "resnet50", seed: int = 1) -> CaseEn
         ScalePoint(f"{nodes}x8", 14151.0 * nodes * share, share, "this run")
         for nodes, share in ((1, 1.0), (2, 0.99), (4, 0.96), (8, 0.91))
     )
-    found = (
+    findings = (
         Finding("throughput", Outcome.MET, whole, f">= {low:.0f} {UNIT}", f"throughput {whole:.0f} {UNIT}, wanted"),
         Finding("accuracy", Outcome.MET, 0.761, ">= 0.759", "accuracy 0.761, wanted >= 0.759"),
         Finding("scaling", Outcome.WAIVED, None, ">= 0.9", "scaling: waived, its base 1x8 was not measured"),
@@ -43,10 +43,10 @@ def case(shape: Shape = TWO, *, name: str = "resnet50", seed: int = 1) -> CaseEn
     return make_case_entry(
         str(shape),
         name,
-        reason="; ".join(each.text for each in found),
+        reason="; ".join(each.text for each in findings),
         card_hours=round(6400 * 2 * shape.world / 3600, 3),
         metrics={"throughput": Value(whole, UNIT), "accuracy": Value(0.761, "")},
-        findings=found,
+        findings=findings,
         trials=(first, last),
         background=Background(
             reference, low, None, (whole * 0.992, whole * 1.006), history, scaling,
@@ -59,7 +59,7 @@ def case(shape: Shape = TWO, *, name: str = "resnet50", seed: int = 1) -> CaseEn
 def trial(number: int, shape: Shape, ranks: tuple[float | None, ...], noise: random.Random) -> TrialEntry:
     began = BEGAN + 7100.0 * (number - 1)
     steps = {"stage": 0, "submit": 14, "watch": 18, "harvest": 6998, "judge": 7021, "done": 7022}
-    told = curve(noise)
+    progress = curve(noise)
     return make_trial_entry(
         trial=number,
         job_id=f"5f0c{number}e2a-8d5b-4d53-9f0c-0d4f7a6f2c11",
@@ -72,8 +72,8 @@ def trial(number: int, shape: Shape, ranks: tuple[float | None, ...], noise: ran
         stage=f"obs://acceptance/aisbench/run/case/{number}/",
         times={name: began + after for name, after in steps.items()},
         notes=("the platform answered only at the third try",),
-        pace=told.pace,
-        curve=told,
+        pace=progress.pace,
+        curve=progress,
         traits={
             "platform": "modelarts", "flavor": "modelarts.kat1.8xlarge", "framework": "mindspore",
             "framework_version": "mindspore_1.3.0-cann_5.0.2-py_3.7-euler_2.8.3-aarch64", "code": "0f3a9bd2c771",
@@ -108,13 +108,13 @@ def failed(shape: Shape = FOUR) -> CaseEntry:
     text = f"throughput: rank 31 said nothing, wanted >= 53777.6 {UNIT}"
     claim = message("value", metric="accuracy", value="0.41") + message("wanted", wanted=">= 0.759")
     below = claim + message("below", share="46.0%")
-    found = (
+    findings = (
         Finding("throughput", Outcome.UNMEASURED, None, f">= 53777.6 {UNIT}", text),
         Finding("accuracy", Outcome.MISSED, 0.41, ">= 0.759", below + f" {HOSTILE}"),
     )
     metrics = {"throughput": Value(None, UNIT), "accuracy": Value(0.41, "")}
     return replace(
-        good, verdict=Ruling.FAILED, reason=text, metrics=metrics, findings=found, trials=(good.trials[0], last)
+        good, verdict=Ruling.FAILED, reason=text, metrics=metrics, findings=findings, trials=(good.trials[0], last)
     )
 
 
@@ -135,8 +135,8 @@ def broken() -> CaseEntry:
 def inconclusive() -> CaseEntry:
     good = case(Shape(8, 8), name="resnet50", seed=4)
     text = f"throughput 107600 {UNIT} ± 1.9 %, wanted >= 107555 {UNIT}: the noise is larger than the margin"
-    found = (Finding("throughput", Outcome.UNDECIDED, 107600.0, f">= 107555 {UNIT}", text), good.findings[1])
-    return replace(good, verdict=Ruling.INCONCLUSIVE, reason=text, findings=found)
+    findings = (Finding("throughput", Outcome.UNDECIDED, 107600.0, f">= 107555 {UNIT}", text), good.findings[1])
+    return replace(good, verdict=Ruling.INCONCLUSIVE, reason=text, findings=findings)
 
 
 def run(cases: tuple[CaseEntry, ...] = ()) -> RunEntry:

@@ -18,8 +18,8 @@ def report_errors(file: Path) -> list[str]:
     """Of pytest-html's page, and of the rows and pictures that its script puts there, which are ours."""
     text = file.read_text(encoding="utf-8")
     # The parser is older than <template>; those are pytest-html's own.
-    found = errors(re.sub(r"<template.*?</template>", "", text, flags=re.DOTALL))
-    return found + [error for part in _parts(file) for error in _errors(part, whole=False)]
+    problems = errors(re.sub(r"<template.*?</template>", "", text, flags=re.DOTALL))
+    return problems + [error for part in _parts(file) for error in _errors(part, whole=False)]
 
 
 def _parts(file: Path) -> Iterator[str]:

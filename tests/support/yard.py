@@ -208,7 +208,7 @@ def submitted(card: Path) -> int:
     """How many jobs a local cloud has seen."""
     platform = Local(Settings(cloud=card))
     try:
-        found = platform.session.call("POST", "/v2/{project_id}/training-job-searches", {"offset": 0, "limit": 1})
-        return int(found["total"])
+        page = platform.session.call("POST", "/v2/{project_id}/training-job-searches", {"offset": 0, "limit": 1})
+        return int(page["total"])
     finally:
         platform.close()

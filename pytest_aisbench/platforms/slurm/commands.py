@@ -168,17 +168,17 @@ def error_of(command: str, text: str) -> Exception:
     """The error that the text of a failed command means."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     reason = plain(re.sub(rf"^{command}: (error: )?", "", lines[-1]), 300)
-    said = f"{command}: {reason}"
+    failure = f"{command}: {reason}"
     if _THROTTLED.search(text):
-        return Throttled(said)
+        return Throttled(failure)
     if _SILENT.search(text):
-        return Unreachable(said)
+        return Unreachable(failure)
     if command != "sbatch":
-        return Refused(said) if _REFUSED.search(text) else PlatformError(said)
+        return Refused(failure) if _REFUSED.search(text) else PlatformError(failure)
     if _QUOTA.search(text):
-        return OutOfQuota(said, advice="lower --aisbench-max-jobs, or ask for a larger limit")
+        return OutOfQuota(failure, advice="lower --aisbench-max-jobs, or ask for a larger limit")
     return Rejected(
-        said, advice="check [slurm] in aisbench.toml and workload.toml: partition, account, qos, gres, memory"
+        failure, advice="check [slurm] in aisbench.toml and workload.toml: partition, account, qos, gres, memory"
     )
 
 

@@ -113,14 +113,14 @@ class Slurm:
 
     def inspect(self, job_ids: Iterable[str]) -> Mapping[str, Job]:
         wanted = list(dict.fromkeys(job_ids))
-        known = {job_id: self._ended[job_id] for job_id in wanted if job_id in self._ended}
-        open_ids = [job_id for job_id in wanted if job_id not in known]
+        ended = {job_id: self._ended[job_id] for job_id in wanted if job_id in self._ended}
+        open_ids = [job_id for job_id in wanted if job_id not in ended]
         if not open_ids:
-            return known
+            return ended
         listed = self._commands.listing()
         gone = [match[2] for job_id in open_ids if (match := _ID.fullmatch(job_id)) and match[2] not in listed]
         recorded = self._records(gone)
-        return known | {job_id: self._job(job_id, listed, recorded) for job_id in open_ids}
+        return ended | {job_id: self._job(job_id, listed, recorded) for job_id in open_ids}
 
     def logs(self, job_id: str, node: int = 0, since: int = 0) -> LogPart:
         name = self._name(job_id)
@@ -268,8 +268,8 @@ class Slurm:
         names = (name or default).split(",")
         for each in names:
             if each not in self._partitions:
-                known = f"known: {', '.join(sorted(self._partitions)) or 'none'}"
-                return failure("partition", f"{each or 'a default one'} is not there; {known}", "correct partition")
+                choices = f"known: {', '.join(sorted(self._partitions)) or 'none'}"
+                return failure("partition", f"{each or 'a default one'} is not there; {choices}", "correct partition")
         return self._partitions[names[0]]
 
     def _test(self, spec: JobSpec) -> Check:
@@ -285,11 +285,11 @@ class Slurm:
 
     def _ask(self, spec: JobSpec, arguments: Sequence[str]) -> Check:
         try:
-            said = self._commands.test(arguments, "#!/bin/bash\n").strip().splitlines()
+            lines = self._commands.test(arguments, "#!/bin/bash\n").strip().splitlines()
         except Rejected as error:
             fix = f"choose fewer --nodes, or correct [slurm]: it asks for {' '.join(arguments[2:])}"
             return failure("sbatch --test-only", f"{spec.shape}: {error.message}", fix)
-        return ok("sbatch --test-only", said[-1].removeprefix("sbatch: ") if said else "it can run")
+        return ok("sbatch --test-only", lines[-1].removeprefix("sbatch: ") if lines else "it can run")
 
     def _describe_cluster(self) -> str:
         config = self._commands.config()

@@ -188,9 +188,9 @@ def read_options(defaults: Mapping[str, str], section: Mapping[str, Any]) -> Opt
         if values["exclusive"] not in _YES:
             raise _fault("exclusive", "is neither yes nor no", "write no for nodes that others use too")
         values["exclusive"] = _YES[values["exclusive"]]
-    for key, known in (("launcher", LAUNCHERS), ("container", CONTAINERS), ("workdir", WORKDIRS)):
-        if values.get(key) and values[key] not in known:
-            raise _fault(key, f"{values[key]!r} is not known", f"write one of {', '.join(known)}")
+    for key, choices in (("launcher", LAUNCHERS), ("container", CONTAINERS), ("workdir", WORKDIRS)):
+        if values.get(key) and values[key] not in choices:
+            raise _fault(key, f"{values[key]!r} is not known", f"write one of {', '.join(choices)}")
     for key in ("partition", "account", "qos", "reservation", "constraint", "gres", "memory", "mpi"):
         if values.get(key) and not _WORD.fullmatch(values[key]):
             raise _fault(key, f"{values[key]!r} is not a name that Slurm takes", "write it without blanks")
