@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TRANSLATED = ["README", "docs/add-a-workload", "docs/from-ais-bench-stubs"]
+TRANSLATED = ["README", "docs/add-a-workload", "docs/from-ais-bench-stubs", "docs/how-to", "docs/reference"]
 
 
 @pytest.fixture(scope="module")
