@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import itertools
 import math
-import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from statistics import fmean
 
 from pytest_aisbench.config.options import FRAMEWORKS, PYTHON
+from pytest_aisbench.engine.failure_log import LONGEST_LINE
 from pytest_aisbench.engine.logged_metrics import read_logged
 from pytest_aisbench.engine.staging import PIECE
 from pytest_aisbench.errors import AisbenchError
@@ -39,16 +39,7 @@ from pytest_aisbench.model.ports import Head, Platform, PowerSource, Store, down
 from pytest_aisbench.model.trial import Trial
 from pytest_aisbench.traininglog.activity import miniature_software, software_versions
 from pytest_aisbench.traininglog.curve import Progress, extend_curve
-from pytest_aisbench.traininglog.failure import (
-    LogErrors,
-    LoggedError,
-    Weight,
-    expected_versions,
-    failed_updates,
-    first_error,
-    other_versions,
-    read_errors,
-)
+from pytest_aisbench.traininglog.failure import expected_versions, failed_updates, other_versions
 
 _LOG = get_logger("fleet")
 RANK_SIZE = "ranksize.json"
@@ -57,9 +48,6 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
 _NUMBERED = re.compile(r"(?:.*/)?([^/]+?)_([+-]?\d+)\.json\Z", re.ASCII | re.DOTALL)
 _LARGEST_RESULT = 256  # bytes: a number is shorter, and a checkpoint must not be read by mistake
 MOST_BYTES = 8 * PIECE  # read from either end: a log may have a gigabyte, and a curve has two hundred points
-_TAIL_BYTES = 65536  # read from the end of a log, which may have a gigabyte
-_ERROR_BYTES = 1 << 20  # the same, for errors: every rank of a node may print a traceback after the first
-_LONGEST_LINE = 300  # characters that we quote of a line
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
 _V1_LOG = re.compile(r"job\w+-job-.+-(\d+)\.log\Z", re.ASCII)
 _V2_LOG = re.compile(r"modelarts-job-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)\Z", re.ASCII)
@@ -351,69 +339,6 @@ def downloaded_logs(folder: Path) -> list[str]:
     return sorted((path.name for path in folder.glob("worker-*.log")), key=_log_order)
 
 
-def last_lines(trial: Trial, folder: Path, count: int) -> tuple[str, list[str]]:
-    """The name of a log and its last lines: of the node that the platform blames, without the service's own lines."""
-    for name in _blamed_first(trial):
-        spoken = [line.rstrip() for line in _tail(folder / name, _TAIL_BYTES) if _is_spoken(line)]
-        if spoken:
-            return name, [plain(line[:_LONGEST_LINE]) for line in spoken[-count:]]
-    return "", []
-
-
-def why_it_failed(trial: Trial, folder: Path) -> tuple[str, str]:
-    """The name of a log and the first error of the rank that failed first; its last line where no line is an error."""
-    logs: list[tuple[str, LogErrors]] = []
-    for name in [log for log in _blamed_first(trial) if "worker" in log][:_MOST_NODES]:
-        errors = read_errors(_tail(folder / name, _ERROR_BYTES))
-        logs.append((name, errors))
-        if own := _rank_log(trial, errors.failed_rank):
-            logs[-1:-1] = [(own, _of_one_rank(_tail(folder / own, _ERROR_BYTES), errors))]
-        if any(error.weight <= Weight.CAUSE for _, each in logs[-2:] for error in each.errors):
-            break
-    suspicion = next((errors.suspicion for _, errors in logs if errors.suspicion), "")
-    if first := first_error(logs):
-        name, line = first[0], plain(str(first[1]))
-    else:
-        name, lines = last_lines(trial, folder, 1)
-        line = "".join(lines).strip()
-    return name, f"{line}; {plain(suspicion)}" if suspicion else line
-
-
-def _rank_log(trial: Trial, rank: str) -> str:
-    """The log of the one rank, if ModelArts wrote one."""
-    return next((log for log in trial.logs if rank and f"proc-rank-{rank}-device-" in log), "")
-
-
-def _of_one_rank(lines: list[str], errors: LogErrors) -> LogErrors:
-    """The errors of the rank that failed. What it said last is one, if no line looks like an error: `sys.exit("…")`."""
-    own = read_errors(lines, rank=errors.failed_rank)
-    spoken = [line.strip() for line in lines if _is_spoken(line)]
-    if not own.errors and spoken:
-        own.errors.append(LoggedError(spoken[-1], Weight.HINT))
-    return own
-
-
-def _blamed_first(trial: Trial) -> list[str]:
-    """The logs of the trial, from that of the node that the platform blames to those of single ranks."""
-    reason = trial.job.reason if trial.job else ""
-    return sorted(trial.logs, key=lambda log: (Path(log).stem not in reason, "worker" not in log))
-
-
-def _is_spoken(line: str) -> bool:
-    return bool(line.strip()) and "service log]" not in line.lower()
-
-
-def _tail(file: Path, size: int) -> list[str]:
-    """The last lines of a log; none if it cannot be read."""
-    try:
-        with file.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - size))
-            return log.read().decode("utf-8", "replace").splitlines()
-    except OSError as error:
-        log_ignored(_LOG, error, "the last lines of %s", file.name)
-        return []
-
-
 def _log_order(name: str) -> tuple[bool, list[str | int]]:
     """Sorts a node's log before those of its ranks, and the second before the tenth."""
     parts = _DIGITS.split(name)  # words and digits alternate, so that numbers are compared with numbers
@@ -457,7 +382,7 @@ def update_errors(trial: Trial, folder: Path) -> list[MissingResult]:
     expected = expected_versions(_files_to_install(trial.case.workload))
     errors = []
     for log, text in _beginnings(trial, folder):
-        errors += [message("update failed", log=log, line=plain(line[:_LONGEST_LINE])) for line in failed_updates(text)]
+        errors += [message("update failed", log=log, line=plain(line[:LONGEST_LINE])) for line in failed_updates(text)]
         errors += [
             message("not updated", log=log, software=software, version=version, file=file)
             for software, version, file in other_versions(text, expected)

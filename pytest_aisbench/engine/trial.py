@@ -13,7 +13,8 @@ from pathlib import Path
 
 from pytest_aisbench.engine import cancel, watch
 from pytest_aisbench.engine.budget import Budget
-from pytest_aisbench.engine.collect import PowerMeter, collect, last_lines, with_usage_and_power
+from pytest_aisbench.engine.collect import PowerMeter, collect, with_usage_and_power
+from pytest_aisbench.engine.failure_log import excerpt, last_lines
 from pytest_aisbench.engine.staging import Stager
 from pytest_aisbench.engine.submit import job_spec, submit_job, upload_stage
 from pytest_aisbench.errors import AisbenchError, Blame, PlatformError
@@ -161,7 +162,10 @@ def with_last_events_and_lines(trial: Trial, platform: Platform, folder: Path) -
     with ignored(_LOG, Exception, "%s: the events of its job", trial.name):
         events = [plain(event) for event in platform.events(trial.job_id or "")]
     _, lines = last_lines(trial, folder, _LAST)
-    return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines))
+    quoted = None
+    with ignored(_LOG, Exception, "%s: the lines of its log that matter", trial.name):
+        quoted = excerpt(trial, folder)
+    return replace(trial, events=tuple(events[-_LAST:]), last_lines=tuple(lines), excerpt=quoted)
 
 
 def why_another_trial(trial: Trial, max_trials: int) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_aisbench.engine import cancel
-from pytest_aisbench.engine.collect import why_it_failed
+from pytest_aisbench.engine.failure_log import why_it_failed
 from pytest_aisbench.errors import AisbenchError, Blame, JobOverdue, PlatformError, QueueOverdue, Throttled, Unreachable
 from pytest_aisbench.logs import get_logger, ignored, log_ignored
 from pytest_aisbench.model.job import Job, LogPart, Phase

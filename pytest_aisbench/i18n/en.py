@@ -301,7 +301,12 @@ _REPORT = {
     # The terminal
     "exit 0 unjudged": "the tests passed; they asked for no verdict on {count} case"
     "|the tests passed; they asked for no verdict on {count} cases",
-    "skipped": "skipped",
+    "skipped": "skipped", "why": "Why", "label": "{label}: {text}", "comma": ", ", "counted": "{count} {what}",
+    "totals": "{cases}: {verdicts}; {hours}", "reference share": "% of ref.", "scaling column": "Scaling",
+    "brief below": "{metric} {share} below", "brief above": "{metric} {share} above", "brief": "{metric} {outcome}",
+    "printed nothing": "(it printed nothing)", "read on": "read on", "event": "event",
+    "more findings": "and {count} more: read on", "exit code means": "exit code {code}: {meaning}",
+    "private Tester": "Tester of the private local cloud: {states}",
     "in unit": "throughput in {unit}", "report": "report", "none": "none", "not recorded": "not recorded",
     # pytest-html's own
     "environment": "Environment", "summary": "Summary", "filter": "(Un)check the boxes to filter the results.",

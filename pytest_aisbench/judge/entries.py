@@ -82,6 +82,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         curve=trial.curve,
         events=trial.events,
         last_lines=trial.last_lines,
+        excerpt=trial.excerpt,
         traits=trial.traits,
         console=trial.console,
         endpoints=trial.endpoints,

@@ -23,6 +23,7 @@ from statistics import fmean
 from pytest_aisbench.judge.noise_test import (
     ASSUMED_NOISE,
     ASSUMED_NOISE_OF_ACCURACY,
+    CALCULATION,
     Decision,
     average,
     decide,
@@ -41,7 +42,7 @@ from pytest_aisbench.judge.trend import (
 )
 from pytest_aisbench.judge.values import SPEEDS, CaseValues
 from pytest_aisbench.model.case import Case, Shape
-from pytest_aisbench.model.messages import joined, message
+from pytest_aisbench.model.messages import joined, message, without
 from pytest_aisbench.model.metric import ACCURACY, LARGEST, THROUGHPUT, TIME_TO_ACCURACY, MissingResult
 from pytest_aisbench.model.trial import TrialRecord
 from pytest_aisbench.model.verdict import (
@@ -128,6 +129,7 @@ def evaluate(
     findings = [(threshold, decision.finding) for threshold, decision in decisions]
     verdict, notes = conclude(measured, findings, drifts, today)
     another = next((decision.text for _, decision in decisions if decision.needs_another_trial), "")
+    another = without(another, CALCULATION)
     return Evaluation(
         verdict,
         _background(measured, evidence, decisions, warnings),
@@ -358,10 +360,10 @@ def conclude(
             for (threshold, _), finding in zip(judged, annotated[len(unmeasured) :], strict=True)
             if threshold.expected_failure and finding.measured is not None
         ]
-        return Verdict(Ruling.PASSED, reason, tuple(every)), expected
+        return Verdict(Ruling.PASSED, without(reason, CALCULATION), tuple(every)), expected
     worst = next((finding for finding in failures if finding.outcome is not Outcome.UNDECIDED), None)
     ruling = Ruling.FAILED if worst else Ruling.INCONCLUSIVE
-    return Verdict(ruling, (worst or failures[0]).text, tuple(every)), []
+    return Verdict(ruling, without((worst or failures[0]).text, CALCULATION), tuple(every)), []
 
 
 def _not_measured(missing: MissingResult, wanted: str) -> Finding:

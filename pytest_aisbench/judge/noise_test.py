@@ -45,6 +45,7 @@ from pytest_aisbench.model.messages import Message, joined, message
 from pytest_aisbench.model.verdict import Finding, Outcome, Threshold, number, quantity
 
 ALPHA = 0.05
+CALCULATION = "how"  # the clause of a finding that shows the arithmetic; reasons go without it
 ASSUMED_NOISE = 0.02  # of the mean, until history knows better
 ASSUMED_NOISE_OF_ACCURACY = 0.002  # trainings of one network with different seeds differ by about as much
 _PREDICTED = 0.999  # the share of new values within a prediction interval
@@ -224,7 +225,7 @@ def decide_by_interval(threshold: Threshold, shape: Shape, estimate: Estimate) -
         facts |= {"count": str(budget.done), "most": str(budget.allowed)}
         key = key if budget.allowed > 1 else "across at once"
     text = _compared(threshold, shape, estimate.value, estimate.statement)
-    text += message(key, **facts) + message("how", how=estimate.calculation)
+    text += message(key, **facts) + message(CALCULATION, how=estimate.calculation)
     finding = Finding(threshold.metric, outcome, estimate.value, threshold.wanted(shape), text)
     again = outcome is Outcome.UNDECIDED and budget.done < budget.allowed
     return Decision(finding, estimate.interval, needs_another_trial=again)

@@ -163,6 +163,16 @@ class TrainedWith:
     real: str = ""  # of a miniature: the option that trains with that framework; empty if the workload has no such way
 
 
+@dataclass(frozen=True, slots=True)
+class LogExcerpt:
+    """The few lines of a log that say most of why a trial did not pass; none if the rank printed nothing."""
+
+    log: str  # the file, as `Trial.logs` has it
+    rank: int | None  # that failed first; None if the log does not tell
+    node: int | None  # whose log it is; None for the log of one rank
+    lines: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class LogPart:
     """Text of a node's log from an offset, and the offset of what follows."""

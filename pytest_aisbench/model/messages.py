@@ -63,6 +63,25 @@ def begins_with(text: str, key: str) -> bool:
     return isinstance(text, Message) and bool(text.clauses) and text.clauses[0].key == key
 
 
+def fact_of(text: str, key: str, name: str) -> str:
+    """The fact of this name in the message's first clause of this key; empty if it has none."""
+    clauses = text.clauses if isinstance(text, Message) else ()
+    return next((each.facts[name] for each in clauses if each.key == key and name in each.facts), "")
+
+
+def without(text: str, key: str) -> str:
+    """The message without its clauses of this key, also within facts; a text that is no message stays as it is."""
+    if not isinstance(text, Message):
+        return text
+    return Message(
+        *(
+            Clause(each.key, {name: without(fact, key) for name, fact in each.facts.items()})
+            for each in text.clauses
+            if each.key != key
+        )
+    )
+
+
 def joined(texts: Iterable[str]) -> Message:
     """The texts that are not empty, with a semicolon between them."""
     made = Message()

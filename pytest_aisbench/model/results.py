@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from pytest_aisbench.model.case import Mode, Shape
-from pytest_aisbench.model.job import Power, TrainedWith
+from pytest_aisbench.model.job import LogExcerpt, Power, TrainedWith
 from pytest_aisbench.model.messages import message
 from pytest_aisbench.model.metric import Curve, Pace
 from pytest_aisbench.model.verdict import Background, Finding, Ruling
@@ -89,6 +89,7 @@ class TrialEntry:
     curve: Curve | None = None
     events: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
+    excerpt: LogExcerpt | None = None
     traits: Mapping[str, str] = field(default_factory=dict)
     console: str = ""
     endpoints: Mapping[str, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_aisbench.errors import AisbenchError, Blame
 from pytest_aisbench.model.case import Case
-from pytest_aisbench.model.job import Job, Power, Request, Stage, TrainedWith
+from pytest_aisbench.model.job import Job, LogExcerpt, Power, Request, Stage, TrainedWith
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Measurement, MissingResult
 from pytest_aisbench.model.verdict import Background, Past, Ruling, Verdict
 
@@ -66,6 +66,7 @@ class Trial:
     notes: tuple[str, ...] = ()  # warnings worth a line in the report
     events: tuple[str, ...] = ()  # where it did not pass: what the platform says happened last
     last_lines: tuple[str, ...] = ()  # and what its log ends with
+    excerpt: LogExcerpt | None = None  # and the lines that matter most
     # Tells the platform it runs on from every other; empty for a platform that ends with the run.
     platform_id: str = field(default="", metadata={"alias": "place"})
     # How often another process has taken it; every write and every request about its job is made by the last of them.

@@ -12,12 +12,15 @@ from enum import Flag, auto
 
 from pytest_aisbench.i18n import Language
 from pytest_aisbench.model.job import TrainedWith
+from pytest_aisbench.model.messages import begins_with, fact_of, plain, translated
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT
 from pytest_aisbench.model.results import CaseEntry
-from pytest_aisbench.model.verdict import number
+from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
 
 Text = Callable[[CaseEntry, Language], str]
 NOT_MEASURED = "-"
+ALWAYS = 99  # attempts of the terminal to fit all columns in
+_FIRST_CLAUSE = re.compile(r"[:;] | \(|[：；（]")
 
 
 class Output(Flag):
@@ -44,7 +47,8 @@ class Column:
     # On paper, and on the terminal where the table is too wide for `text`:
     brief: Text | None = None
     brief_from: int = 0  # the attempt at which the terminal takes it; paper is as attempt 0
-    narrow: tuple[tuple[int, int], ...] = ()  # when its turn comes, the column is cut to this width; 0: to its figures
+    attempts: int = ALWAYS  # how many of the terminal's attempts to fit all columns in have this one
+    wraps: bool = False  # on the terminal, cells may have several lines
 
     def head(self, say: Language) -> str:
         return say(self.heading or self.key)
@@ -123,7 +127,38 @@ def _first_number(text: str) -> float | None:
     return float(match[0]) if match else None
 
 
-def _of_metric(metric: str, narrow: tuple[tuple[int, int], ...], wanted_narrow: tuple[int, int]) -> tuple[Column, ...]:
+def reference_share(case: CaseEntry) -> float | None:
+    """The throughput as a share of its reference; None without either."""
+    value, reference = _value(case, THROUGHPUT), case.background.reference if case.background else None
+    return value / reference if value is not None and reference else None
+
+
+def reason_in_brief(case: CaseEntry, say: Language) -> str:
+    """Why the case did not pass, in a few words; empty if it passed, or was not judged."""
+    if case.verdict is None or case.verdict is Ruling.PASSED:
+        return ""
+    decisive = [each for each in case.findings if each.outcome in {Outcome.MISSED, Outcome.UNMEASURED}]
+    decisive = decisive or [each for each in case.findings if each.outcome is Outcome.UNDECIDED]
+    # A job or a test that failed leaves no findings that decide.
+    if not decisive or begins_with(case.reason, "test failed") or begins_with(case.reason, "test error"):
+        return _FIRST_CLAUSE.split(plain(translated(case.reason, say)), maxsplit=1)[0].strip()
+    clauses = dict.fromkeys(_finding_in_brief(each, say) for each in decisive)
+    ranks = case.trials[-1].throughput_by_rank if case.trials else ()
+    if None in ranks and any(each.outcome is Outcome.UNMEASURED for each in decisive):
+        clauses[say("rank n", first=ranks.index(None))] = None
+    return say("comma").join(clauses)
+
+
+def _finding_in_brief(finding: Finding, say: Language) -> str:
+    """`throughput 5.2% below`, or `scaling undecided`."""
+    metric = say.metric_meaning(finding.metric)
+    for key in ("below", "above"):
+        if finding.outcome is Outcome.MISSED and (share := fact_of(finding.text, key, "share")):
+            return say(f"brief {key}", metric=metric, share=share)
+    return say("brief", metric=metric, outcome=say.meaning(finding.outcome.value))
+
+
+def _of_metric(metric: str, brief_from: int, attempts: int) -> tuple[Column, ...]:
     """What was measured, and what was wanted of it: in the same unit, so it is not repeated where room is short."""
 
     def wanted_without_unit(case: CaseEntry, _say: Language) -> str:
@@ -135,9 +170,9 @@ def _of_metric(metric: str, narrow: tuple[tuple[int, int], ...], wanted_narrow: 
             Output.PAGE | _PEOPLE,
             text=lambda case, _say: _measured(case, metric, _unit(case, metric)),
             value=lambda case: _value(case, metric),
-            brief=(lambda case, _say: _measured(case, metric, "")) if narrow else None,
-            brief_from=2,
-            narrow=narrow,
+            brief=(lambda case, _say: _measured(case, metric, "")) if brief_from else None,
+            brief_from=brief_from,
+            attempts=attempts,
         ),
         Column(
             f"{metric} wanted",
@@ -146,7 +181,7 @@ def _of_metric(metric: str, narrow: tuple[tuple[int, int], ...], wanted_narrow: 
             value=lambda case: _first_number(wanted(case, metric)),
             heading="wanted",
             brief=wanted_without_unit,
-            narrow=(wanted_narrow,),
+            attempts=3,
         ),
     )
 
@@ -168,10 +203,23 @@ def _remarks(case: CaseEntry, say: Language) -> str:
 
 
 COLUMNS = (
-    Column("case", _PEOPLE, text=lambda case, _say: case.id, narrow=((0, 16), (1, 12), (3, 8))),
+    Column("case", _PEOPLE, text=lambda case, _say: case.id),
     Column("verdict", Output.PAGE | _PEOPLE, text=verdict_text, brief=_bare_verdict, brief_from=1),
-    *_of_metric(THROUGHPUT, narrow=((2, 0),), wanted_narrow=(4, 10)),
-    *_of_metric(ACCURACY, narrow=(), wanted_narrow=(5, 8)),
+    *_of_metric(THROUGHPUT, brief_from=2, attempts=ALWAYS),
+    Column(
+        "reference share",
+        Output.TERMINAL,
+        text=lambda case, _say: NOT_MEASURED if (share := reference_share(case)) is None else f"{share:.1%}",
+        attempts=6,
+    ),
+    Column(
+        "scaling",
+        Output.TERMINAL,
+        text=lambda case, _say: NOT_MEASURED if case.efficiency is None else number(case.efficiency, 3),
+        heading="scaling column",
+        attempts=4,
+    ),
+    *_of_metric(ACCURACY, brief_from=0, attempts=5),
     # A row of the page has the two in one cell.
     Column(
         "wanted",
@@ -185,6 +233,7 @@ COLUMNS = (
         text=lambda case, say: trained_with_text(case.trained_with, say),
     ),
     Column("remarks", Output.PAGE, text=_remarks, value=lambda case: float(sum(_remark_counts(case).values())) or None),
+    Column("why", Output.TERMINAL, text=reason_in_brief, attempts=6, wraps=True),
     Column("trials", Output.MARKDOWN, text=lambda case, _say: str(len(case.trials)), heading="trials column"),
     Column("efficiency", Output.CSV, value=lambda case: case.efficiency),
     Column("ran seconds", Output.CSV, value=lambda case: total(case, "ran_s"), digits=2),

@@ -1,41 +1,66 @@
-"""The summary that a run prints at its end: failures and what to do, the table of all cases, where the report is."""
+"""What a run prints at its end: a block for each failure, the table of cases, where the report is, the exit code."""
 
 from __future__ import annotations
 
+import io
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
+from _pytest._code.code import ReprFileLocation, TerminalRepr
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from pytest_aisbench.i18n import ENGLISH, Language
+from pytest_aisbench.judge.exit_code import PASSED
+from pytest_aisbench.judge.noise_test import CALCULATION
 from pytest_aisbench.judge.stragglers import stragglers_message
 from pytest_aisbench.judge.values import mean
 from pytest_aisbench.model.case import Mode
-from pytest_aisbench.model.messages import plain, translated
+from pytest_aisbench.model.messages import begins_with, plain, translated, without
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Curve, Series
-from pytest_aisbench.model.results import CaseEntry, RunEntry
+from pytest_aisbench.model.results import PRIVATE, CaseEntry, RunEntry, TrialEntry
 from pytest_aisbench.model.verdict import Outcome, Ruling, number
-from pytest_aisbench.report.columns import Column, Output, columns_of, common_unit, trained_with_sentence, verdict_text
+from pytest_aisbench.report.columns import (
+    ALWAYS,
+    NOT_MEASURED,
+    Output,
+    columns_of,
+    common_unit,
+    trained_with_sentence,
+    verdict_text,
+)
+from pytest_aisbench.report.host_plugins import case_id_of_report
 from pytest_aisbench.report.text import (
-    cut,
     display_width,
     exit_meaning,
-    fit,
     padded,
     verdict_counts,
     what_to_do,
     worst_first,
     wrap,
 )
+from pytest_aisbench.secret import mask
 from pytest_aisbench.stash import language
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Line = tuple[str, dict[str, bool]]
 NARROWEST = 40
 _MOST_NAMES = 10  # of cases in one line
-_LONGEST = 30  # characters of a cell that is not the name of the case
+_LONGEST = 30  # characters of a unit, which may be a stranger's
+_LONGEST_CELL = 80
+_GAP = 2  # columns between those of a table, and behind the last
+_MOST_FINDINGS = 3  # of a failure, besides its reason
+_LEAST_NAME = 8  # columns of the name of a case, where the terminal is too narrow for it
+_LEAST_WRAPPED = 16  # columns of a cell that may have several lines
+_CONSOLE = Console(file=io.StringIO(), width=NARROWEST, color_system=None, highlight=False, emoji=False, markup=False)
+_STYLES = {Ruling.PASSED: "green", Ruling.INCONCLUSIVE: "yellow", None: "yellow"}
 MARKUP = {
     Ruling.PASSED: {"green": True},
     Ruling.FAILED: {"red": True},
@@ -63,13 +88,142 @@ def write_summary(
     lines = [*missing_lines(missing, width, say), *skipped_lines(skipped or {}, width, say)]
     if run:
         folder, entry = run
-        here = f"{config.invocation_params.dir}/"
-        place = str(folder).removeprefix(here)
-        page = str(getattr(config.option, "htmlpath", None) or place).removeprefix(here)
-        lines_of_run = summary_lines(entry, place, page, width, say)
+        page = _relative(getattr(config.option, "htmlpath", None) or folder, config)
+        reported = [*terminal.stats.get("failed", ()), *terminal.stats.get("error", ())]
+        blocks = [each for each in reported if isinstance(each.longrepr, Failure) and config.option.tbstyle != "no"]
+        printed = {str(case_id_of_report(report)) for report in blocks}
+        lines_of_run = summary_lines(entry, page, width, say, printed=printed, verbose=config.get_verbosity() > 0)
         lines += [("", {}), *lines_of_run] if lines else lines_of_run
     for line, markup in lines:
         terminal.write_line(line, **markup)
+
+
+def write_exit_code(config: pytest.Config, code: int) -> None:
+    """Write what a code other than 0 means, as the last line of all."""
+    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal and code:
+        say = language(config)
+        terminal.write_line(say("exit code means", code=code, meaning=say.exit_code(code)), red=True)
+        terminal.flush()
+
+
+# Failures
+
+
+class _Row(NamedTuple):
+    """A line below the reason of a failure."""
+
+    label: str  # empty if it continues the row above
+    text: str
+    wraps: bool = True  # False for what people copy
+
+
+class Failure(TerminalRepr):
+    """The block that pytest prints of a case that did not pass: its reason, lines of its log, where to read on.
+
+    In a file its lines are as long as they are; on a terminal they are wrapped: `indents` has the width of the label of
+    each line that may be.
+    """
+
+    def __init__(self, lines: Sequence[str], place: tuple[str, int], indents: Mapping[int, int]) -> None:
+        self._lines, self._indents = [mask(line) for line in lines], indents
+        self.reprcrash = ReprFileLocation(*place, self._lines[0])  # pytest's list of failures and JUnit quote it
+
+    @classmethod
+    def of(cls, case: CaseEntry, folder: str, place: tuple[str, int], say: Language, *, verbose: bool) -> Self:
+        rows = list(_failure_rows(case, folder, say, verbose=verbose))
+        size = max((display_width(row.label) for row in rows), default=0)
+        reason = say("label", label=verdict_text(case, say), text=_in_words(case.reason, say))
+        lines = [reason, *(f"  {padded(row.label, size)} {row.text}".rstrip() for row in rows)]
+        return cls(lines, place, {0: 2, **{index: size + 3 for index, row in enumerate(rows, 1) if row.wraps}})
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)
+
+    def toterminal(self, tw: Any) -> None:
+        is_file = isinstance(getattr(tw, "_file", None), io.StringIO)  # `longreprtext`, which is for files
+        for index, text in enumerate(self._lines):
+            indent = None if is_file else self._indents.get(index)
+            for line in [text] if indent is None else wrap(text, " " * indent, tw.fullwidth):
+                tw.line(line, red=not index)
+
+
+def failure_of(entry: CaseEntry, folder: Path, report: pytest.TestReport, config: pytest.Config) -> Failure:
+    """The block for a test that failed by its case's verdict; with -v it has all findings, events and last lines."""
+    file, line, _ = report.location
+    place, verbose = (file, (line or 0) + 1), config.get_verbosity() > 0
+    return Failure.of(entry, _relative(folder, config), place, language(config), verbose=verbose)
+
+
+def _relative(folder: Path | str, config: pytest.Config) -> str:
+    """The folder as a person names it in the one that pytest was started in."""
+    return str(folder).removeprefix(f"{config.invocation_params.dir}/")
+
+
+def _failure_rows(case: CaseEntry, folder: str, say: Language, *, verbose: bool) -> Iterator[_Row]:
+    trial = case.trials[-1] if case.trials else None
+    if trial:
+        yield from _quoted_lines(trial, say)
+    yield from _other_findings(case, say, verbose=verbose)
+    if trial and verbose:
+        yield from (_Row(say("event"), plain(event)) for event in trial.events)
+        yield from (_Row(say("log"), plain(line), wraps=False) for line in trial.last_lines)
+    if trial and trial.job_id:
+        yield _Row(say("job"), f"{plain(trial.job_id)} ({plain(trial.platform_phase or '-')})", wraps=False)
+    if trial and (log := _log_to_read(case, trial)):
+        yield _Row(say("read on"), f"{folder.rstrip('/')}/{plain(log)}", wraps=False)
+    if todo := what_to_do(case, say):
+        yield _Row(say.inline("what to do"), todo)
+
+
+def _quoted_lines(trial: TrialEntry, say: Language) -> Iterator[_Row]:
+    """The lines of the log that matter, after the rank that printed them; events of the platform if there is no log."""
+    excerpt = trial.excerpt
+    if excerpt is None:
+        if not trial.logs:
+            yield from (
+                _Row("" if number else say("event"), plain(text)) for number, text in enumerate(trial.events[-3:])
+            )
+        return
+    if excerpt.rank is not None:
+        label = say("rank n", first=excerpt.rank)
+    else:
+        label = say("log") if excerpt.node is None else say("node n", node=excerpt.node)
+    lines = map(plain, excerpt.lines)
+    yield _Row(label, next(lines, say("printed nothing")), wraps=False)
+    yield from (_Row("", line, wraps=False) for line in lines)
+
+
+def _other_findings(case: CaseEntry, say: Language, *, verbose: bool) -> Iterator[_Row]:
+    """What else was missed or not measured; all findings, with their arithmetic, where more is asked for."""
+    if verbose:
+        yield from (_Row(say.word(each.outcome.value), plain(translated(each.text, say))) for each in case.findings)
+        return
+    reason = without(case.reason, CALCULATION)
+    others = [
+        (each, text)
+        for each in case.findings
+        if each.outcome in {Outcome.MISSED, Outcome.UNMEASURED} and (text := without(each.text, CALCULATION)) != reason
+    ]
+    for finding, text in others[:_MOST_FINDINGS]:
+        yield _Row(say.word(finding.outcome.value), plain(translated(text, say)))
+    if len(others) > _MOST_FINDINGS:
+        yield _Row("", say("more findings", count=len(others) - _MOST_FINDINGS))
+
+
+def _log_to_read(case: CaseEntry, trial: TrialEntry) -> str:
+    """The log that the lines are from, else the one that the reason names, else the first worker's."""
+    if trial.excerpt:
+        return trial.excerpt.log
+    named = [name for name in trial.logs if name in case.reason]
+    return next(iter([*named, *(name for name in trial.logs if "worker" in name), *trial.logs]), "")
+
+
+def _in_words(text: str, say: Language) -> str:
+    return plain(translated(without(text, CALCULATION), say))
+
+
+# The summary
 
 
 def missing_lines(missing: Mapping[str, str], width: int, say: Language = ENGLISH) -> Iterator[Line]:
@@ -89,60 +243,132 @@ def skipped_lines(skipped: Mapping[str, str], width: int, say: Language = ENGLIS
         )
 
 
-def summary_lines(run: RunEntry, folder: str, page: str, width: int, say: Language = ENGLISH) -> list[Line]:
-    """Lines with pytest's markup for each, none wider than the terminal."""
+def summary_lines(
+    run: RunEntry,
+    page: str,
+    width: int,
+    say: Language = ENGLISH,
+    *,
+    printed: Collection[str] = (),
+    verbose: bool = False,
+) -> list[Line]:
+    """Lines with pytest's markup for each, none wider than the terminal. `printed`: cases whose `Failure` pytest has
+    printed above."""
     width = max(width, NARROWEST)
     cases = worst_first(run.cases)
-    troubles = [*_troubles(cases, folder, width, say), *_notes(cases, width, say)]
+    above = [
+        *_troubles([case for case in cases if case.id not in printed], width, say),
+        *_notes(cases, width, say, verbose=verbose),
+        *(_passed_in_detail(cases, width, say) if verbose else ()),
+    ]
     return [
-        *([*troubles[1:], ("", {})] if troubles else ()),  # the first line is empty
-        *_table(cases, width, say),
+        *above,
+        *([("", {})] if above else ()),
+        *(_case_table(cases, width, say) if cases else ()),
         *_nodes(cases),
         *_trained_with(cases, width, say),
         *_end(run, cases, page, width, say),
     ]
 
 
-def _table(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
-    """The table of all cases. If it is too wide, long names are cut first, then verdicts lose their meaning, then the
-    unit that all cases share moves into a line of its own; numbers stay to the last."""
-    columns, unit = columns_of(Output.TERMINAL), plain(common_unit(cases), _LONGEST)
-    headings = [column.inline_head(say) for column in columns]
-    cuts = sorted((turn, index, least) for index, column in enumerate(columns) for turn, least in column.narrow)
-    for attempt in range(3 if unit else 2):
-        rows = [_cells(case, columns, say, attempt) for case in cases]
-        widths = [max(map(display_width, cells)) for cells in zip(headings, *rows, strict=True)]
-        for turn, index, least in cuts:
-            if turn == 0:
-                _narrow(widths, width, index, least)
-        if _excess(widths, width) <= 0:
+def _case_table(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
+    """The table of all cases, without columns that are empty. If it is too wide, verdicts lose their meaning, then the
+    unit that all cases share moves into a line of its own, then columns are left out; figures are never cut."""
+    unit = plain(common_unit(cases), _LONGEST)
+    filled = [
+        column
+        for column in columns_of(Output.TERMINAL)
+        if any(column.cell(case, say) not in {"", NOT_MEASURED} for case in cases)
+    ]
+    for attempt in range(max((column.attempts for column in filled if column.attempts < ALWAYS), default=0) + 1):
+        table, briefness = new_table(), attempt if unit else min(attempt, 1)
+        texts = [
+            [plain(column.cell(case, say, briefness), _LONGEST_CELL) for case in cases]
+            for column in filled
+            if attempt < column.attempts
+        ]
+        for column, cells in zip((column for column in filled if attempt < column.attempts), texts, strict=True):
+            add_column(table, column.inline_head(say), cells, wraps=column.wraps)
+        for case, *row in zip(cases, *texts, strict=True):
+            table.add_row(*map(Text, row), style=_STYLES.get(case.verdict, "red"))
+        if narrowest(table) <= width:
             break
-    for _turn, index, least in cuts:
-        figures = [display_width(row[index].partition(" ")[0]) + len(" …") for row in rows]
-        _narrow(widths, width, index, least or max(display_width(headings[index]), *figures, 0))
-    yield fit(_line(headings, widths), width), {"bold": True}
-    for case, row in zip(cases, rows, strict=True):
-        yield fit(_line(row, widths), width), MARKUP[case.verdict]
-    if attempt == 2:
+    else:
+        table.columns[0].no_wrap, table.columns[0].min_width = False, _LEAST_NAME
+    yield from table_lines(table, width)
+    if briefness >= 2:
         yield from wrapped(say("in unit", unit=unit), "  ", width)
 
 
-def _cells(case: CaseEntry, columns: Sequence[Column], say: Language, attempt: int) -> list[str]:
-    return [case.id, *(plain(column.cell(case, say, attempt), _LONGEST) for column in columns[1:])]
+def new_table() -> Table:
+    """A table of rich without lines, for a summary."""
+    return Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False)
 
 
-def _narrow(widths: list[int], width: int, index: int, least: int) -> None:
-    widths[index] -= min(max(_excess(widths, width), 0), max(widths[index] - least, 0))
+def add_column(table: Table, heading: str, cells: Iterable[str], *, wraps: bool = False, right: bool = False) -> None:
+    """Add a column. Only cells that may wrap have several lines; where the table is too wide, all must."""
+    widest = max(map(display_width, (heading, *cells)))
+    least = min(widest, _LEAST_WRAPPED) if wraps else widest
+    justify: Literal["right", "left"] = "right" if right else "left"
+    table.add_column(heading, no_wrap=not wraps, min_width=least, justify=justify, overflow="fold")
 
 
-def _excess(widths: Sequence[int], width: int) -> int:
-    return sum(widths) + 2 * (len(widths) - 1) - width
+def narrowest(table: Table) -> int:
+    """How many columns of a terminal the table takes at least, if only cells that may wrap do so."""
+    return sum((column.min_width or 0) + _GAP for column in table.columns)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    name, *others = zip(cells, widths, strict=True)
-    padded_cells = [padded(fit(*name), name[1]), *(padded(cut(cell, size), size) for cell, size in others)]
-    return "  ".join(padded_cells).rstrip()
+def table_lines(table: Table, width: int) -> Iterator[Line]:
+    """The table as lines with pytest's markup: pytest's own terminal decides about colours."""
+    for segments in _CONSOLE.render_lines(table, _CONSOLE.options.update(width=width), pad=False):
+        style = segments[0].style if segments else None
+        markup = (
+            {str(style.color.name): True} if style and style.color else {"bold": True} if style and style.bold else {}
+        )
+        yield "".join(segment.text for segment in segments).rstrip(), markup
+
+
+def _troubles(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
+    """A line for each case that did not pass, and whose `Failure` pytest has not printed."""
+    for case in cases:
+        if case.verdict is Ruling.PASSED:
+            continue
+        why = _in_words(case.reason, say)
+        is_repeated = case.verdict is None and "not judged" in case.reason
+        text = why if is_repeated else say("label", label=verdict_text(case, say), text=why)
+        yield from wrapped(f"{plain(case.id)} {text}", "  ", width, MARKUP[case.verdict])
+        if todo := what_to_do(case, say):
+            yield from wrapped(f"  {say.inline('what to do')} {todo}", "    ", width)
+
+
+def _notes(cases: Sequence[CaseEntry], width: int, say: Language, *, verbose: bool) -> Iterator[Line]:
+    kinds = {(case.id, text): "warning" for case in cases if case.background for text in case.background.warnings}
+    for case in cases:
+        for note in (note for trial in case.trials for note in trial.notes):
+            if verbose or not begins_with(note, "again"):  # noise asked for it, and the reason counts the trials
+                kinds.setdefault((case.id, note), "note")  # a warning is also a note of its trial
+        slow = stragglers_message(case.trials[-1].stragglers) if case.trials else ""
+        is_above = case.verdict is not Ruling.PASSED and slow in case.reason
+        if slow and not is_above:
+            kinds[case.id, slow] = "note"
+    for (case_id, text), kind in kinds.items():
+        words = plain(translated(text, say)) if verbose else _in_words(text, say)
+        yield from wrapped(
+            say("label", label=say.inline(kind), text=say("label", label=plain(case_id), text=words)),
+            "      ",
+            width,
+            {"yellow": True},
+        )
+
+
+def _passed_in_detail(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
+    """The findings of the cases that passed, with their arithmetic."""
+    for case in cases:
+        for finding in case.findings if case.verdict is Ruling.PASSED else ():
+            words = plain(translated(finding.text, say))
+            yield from wrapped(
+                say("label", label=f"{plain(case.id)} {say.word(finding.outcome.value)}", text=words), "  ", width
+            )
 
 
 def _nodes(cases: Sequence[CaseEntry]) -> Iterator[Line]:
@@ -176,61 +402,6 @@ def _listed(names: Sequence[str], say: Language) -> str:
     return ", ".join(map(plain, names[:_MOST_NAMES])) + more
 
 
-def _troubles(cases: Sequence[CaseEntry], folder: str, width: int, say: Language) -> Iterator[Line]:
-    size = max(display_width(say.word(outcome.value)) for outcome in Outcome)
-    indent = " " * (size + 3)
-
-    def labelled(label: str, text: str) -> str:
-        return f"  {padded(label, size)} {text}"
-
-    for case in cases:
-        if case.verdict is Ruling.PASSED:
-            continue
-        yield "", {}
-        why = plain(translated(case.reason, say))
-        is_repeated = case.verdict is None and "not judged" in case.reason
-        yield from wrapped(
-            f"{case.id} {why if is_repeated else f'{verdict_text(case, say)}: {why}'}",
-            "  ",
-            width,
-            MARKUP[case.verdict],
-        )
-        for finding in case.findings:
-            if finding.outcome is not Outcome.MET and finding.text != case.reason:
-                line = labelled(say.word(finding.outcome.value), plain(translated(finding.text, say)))
-                yield from wrapped(line, indent, width)
-        trial = case.trials[-1] if case.trials else None
-        if trial and trial.job_id:
-            job = f"{plain(trial.job_id)}, {plain(trial.platform_phase or '-')}"
-            yield from wrapped(labelled(say("job"), job), indent, width)
-        if trial and trial.logs:
-            quoted = [name for name in trial.logs if name in case.reason]
-            log = next(iter([*quoted, *(name for name in trial.logs if "worker" in name), *trial.logs]))
-            yield (
-                labelled(say("log"), f"{folder.rstrip('/')}/{plain(log)}"),
-                {},
-            )  # not wrapped, so that people can copy it
-        if todo := what_to_do(case, say):
-            yield from wrapped(labelled(say.inline("what to do"), todo), indent, width)
-
-
-def _notes(cases: Sequence[CaseEntry], width: int, say: Language) -> Iterator[Line]:
-    kinds = {(case.id, text): "warning" for case in cases if case.background for text in case.background.warnings}
-    for case in cases:
-        for note in (note for trial in case.trials for note in trial.notes):
-            kinds.setdefault((case.id, note), "note")  # a warning is also a note of its trial
-        slow = stragglers_message(case.trials[-1].stragglers) if case.trials else ""
-        is_above = case.verdict is not Ruling.PASSED and slow in case.reason
-        if slow and not is_above:
-            kinds[case.id, slow] = "note"
-    if kinds:
-        yield "", {}
-    for (case_id, text), kind in kinds.items():
-        yield from wrapped(
-            f"{say.inline(kind)}: {case_id}: {plain(translated(text, say))}", "      ", width, {"yellow": True}
-        )
-
-
 def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None = None) -> Iterator[Line]:
     for line in wrap(text, indent, width):
         yield line, markup or {}
@@ -238,19 +409,25 @@ def wrapped(text: str, indent: str, width: int, markup: dict[str, bool] | None =
 
 def _end(run: RunEntry, cases: Sequence[CaseEntry], page: str, width: int, say: Language) -> Iterator[Line]:
     words = {verdict: say.catalogue.inline(say.meaning(verdict.value)) for verdict in Ruling}
-    counts = verdict_counts(cases).items()
-    verdicts = ", ".join(f"{count} {words[verdict] if verdict else say('not judged')}" for verdict, count in counts)
+    counts = [
+        say("counted", count=count, what=words[verdict] if verdict else say("not judged"))
+        for verdict, count in verdict_counts(cases).items()
+    ]
     hours = say("card-hours", count=number(sum(case.card_hours for case in run.cases)))
+    verdicts = say("comma").join(counts) or say("none")
     yield "", {}
-    yield from wrapped(f"{say('cases', count=len(run.cases))}: {verdicts or say('none')}; {hours}", "  ", width)
-    if run.exit_code is not None and any(case.verdict is not Ruling.PASSED for case in run.cases):
-        yield from wrapped(f"{say.inline('exit code')} {run.exit_code}: {exit_meaning(run, say)}", "  ", width)
-    yield from _uploads(run, width)
-    yield f"{say('report')}: {page}", {}  # not wrapped, so that people can copy it
+    yield from wrapped(
+        say("totals", cases=say("cases", count=len(run.cases)), verdicts=verdicts, hours=hours), "  ", width
+    )
+    if run.exit_code == PASSED and any(case.verdict is None for case in run.cases):
+        yield from wrapped(say("exit code means", code=run.exit_code, meaning=exit_meaning(run, say)), "  ", width)
+    yield from _uploads(run, width, say)
+    yield say("label", label=say("report"), text=page), {}  # not wrapped, so that people can copy it
 
 
-def _uploads(run: RunEntry, width: int) -> Iterator[Line]:
-    """Which Tester has the results, and what to do about those that it has not."""
+def _uploads(run: RunEntry, width: int, say: Language) -> Iterator[Line]:
+    """Which Tester has the results, and what to do about those that it has not. The Tester of a private local cloud
+    ends with the run: its address leads nowhere, and it matters only if it did not take all."""
     for tester in dict.fromkeys(upload["tester"] for upload in run.uploads):
         bound = [upload for upload in run.uploads if upload["tester"] == tester]
         counts = {
@@ -259,7 +436,11 @@ def _uploads(run: RunEntry, width: int) -> Iterator[Line]:
         states = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         todo = ": aisbench flush" if counts["spooled"] else ": aisbench flush --dead" if counts["dead"] else ""
         markup = {"yellow": True} if todo else {}
-        yield from wrapped(f"Tester {tester}: {states}{todo}", "  ", width, markup)
+        if tester.endswith(f"({PRIVATE})"):
+            if todo:
+                yield from wrapped(say("private Tester", states=states), "  ", width, markup)
+        else:
+            yield from wrapped(f"Tester {tester}: {states}{todo}", "  ", width, markup)
         for why in dict.fromkeys(upload["why"] for upload in bound if upload["why"]):
             yield from wrapped(f"  {plain(why)}", "  ", width, markup)
 

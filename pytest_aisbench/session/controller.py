@@ -20,10 +20,16 @@ from pytest_aisbench.model.clock import SystemClock
 from pytest_aisbench.model.ports import Platform
 from pytest_aisbench.report.host_plugins import PREFIX, case_id_of_report, guarded, properties_of, write_line
 from pytest_aisbench.report.results import ResultsWriter
-from pytest_aisbench.report.terminal import write_summary
+from pytest_aisbench.report.terminal import failure_of, write_exit_code, write_summary
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.collection import Plan
-from pytest_aisbench.session.outcome import RunOutcome, Signals, errors_in_one_line, verdict_of_failure
+from pytest_aisbench.session.outcome import (
+    RunOutcome,
+    Signals,
+    errors_in_one_line,
+    fails_by_verdict,
+    verdict_of_failure,
+)
 from pytest_aisbench.session.reporters import Reporters
 from pytest_aisbench.stash import LEDGER
 
@@ -32,7 +38,6 @@ if TYPE_CHECKING:
     from pytest_aisbench.engine.fleet import Fleet
     from pytest_aisbench.model.case import Case
     from pytest_aisbench.model.trial import Step, Trial
-    from pytest_aisbench.model.verdict import Verdict
     from pytest_aisbench.report.live import Live
     from pytest_aisbench.session.xdist import Workers
 _LOG = get_logger("session")
@@ -58,6 +63,8 @@ class Controller(collection.ChecksSelection):
         self._opening = threading.RLock()  # workers of xdist plan, and ask for the platform, at the same time
         self._results: ResultsWriter | None = None
         self._plan = Plan()
+        self._has_cases = False  # of those that were collected, in a session without xdist
+        self._session: pytest.Session | None = None  # once it has ended
         self._gc_threshold, self._switch_s = gc.get_threshold(), sys.getswitchinterval()
 
     # RunOwner: what the fixtures ask for.
@@ -101,6 +108,7 @@ class Controller(collection.ChecksSelection):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self._has_cases = any(map(collection.case_of, items))
         collection.select(self._config, items, self._settings.nodes, self._say)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -213,12 +221,15 @@ class Controller(collection.ChecksSelection):
         if report.skipped and verdict is None and case_id not in (self._run.stopped() if self._run else ()):
             self._outcome.skip(case_id, report)
         elif self._run and self._run.knows(case_id) and (report.when == "call" or not report.passed):
-            self._record(case_id, verdict_of_failure(report) if report.failed else None)
+            self._record(case_id, report)
 
-    def _record(self, case_id: str, failure: Verdict | None) -> None:
+    def _record(self, case_id: str, report: pytest.TestReport) -> None:
         assert self._run is not None
         with self._outcome.noticing():
-            self._reporters.case(self._run.rule(case_id, failure))
+            entry = self._run.rule(case_id, verdict_of_failure(report) if report.failed else None)
+            if fails_by_verdict(report):
+                report.longrepr = failure_of(entry, self._run.folder, report, self._config)
+            self._reporters.case(entry)
             if self._results:
                 self._results.write_soon()
         if unrecorded := self._outcome.tally.unrecorded:
@@ -236,6 +247,7 @@ class Controller(collection.ChecksSelection):
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, object, object]:
         """Runs before the terminal prints its summary, and while junit and Allure write: their disk may be full too."""
+        self._session = session
         if self._results:
             self._results.close()
             gc.freeze()  # pytest is about to search everything for garbage, five times
@@ -267,7 +279,10 @@ class Controller(collection.ChecksSelection):
             unrecorded = self._outcome.tally.unrecorded
             write_summary(terminalreporter, self._config, missing, recorded, skipped=skipped, unrecorded=unrecorded)
 
+    @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
+        if self._session and (self._has_cases or self._plan.cases or self._settings.required):
+            write_exit_code(self._config, int(self._session.exitstatus))
         gc.set_threshold(*self._gc_threshold)
         sys.setswitchinterval(self._switch_s)
         if self._workers:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.text import Text
 
 from pytest_aisbench import registry
 from pytest_aisbench.engine.budget import DryRun, PlannedCase, card_hours_text, dry_run
@@ -16,8 +17,16 @@ from pytest_aisbench.errors import GivenUp
 from pytest_aisbench.judge import exit_code
 from pytest_aisbench.model.clock import SystemClock, day
 from pytest_aisbench.report.host_plugins import write_line
-from pytest_aisbench.report.terminal import NARROWEST, Line, wrapped
-from pytest_aisbench.report.text import clip, display_width, fit, padded, span
+from pytest_aisbench.report.terminal import (
+    NARROWEST,
+    Line,
+    add_column,
+    new_table,
+    table_lines,
+    wrapped,
+    write_exit_code,
+)
+from pytest_aisbench.report.text import span
 from pytest_aisbench.session import collection
 from pytest_aisbench.session.outcome import errors_in_one_line
 
@@ -36,6 +45,7 @@ class DryRunOwner(collection.ChecksSelection):
         self._settings = settings
         self._platform: Platform | None = None
         self._dry_run: DryRun | None = None
+        self._session: pytest.Session | None = None  # once it has ended
 
     def reached(self, case: Case, until: Step) -> Trial:
         raise GivenUp(f"{case.id} gets no further than its request: this is a dry run")
@@ -71,6 +81,7 @@ class DryRunOwner(collection.ChecksSelection):
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if session.exitstatus == exit_code.PASSED and not self._config.option.collectonly:
             session.exitstatus = exit_code.NOTHING_JUDGED
+        self._session = session
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._config.option.collectonly:
@@ -84,14 +95,16 @@ class DryRunOwner(collection.ChecksSelection):
         for line, markup in plan_lines(self._dry_run, folder, width):
             terminalreporter.write_line(line, **markup)
 
+    @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
+        if self._session:
+            write_exit_code(self._config, int(self._session.exitstatus))
         if self._platform:
             self._platform.close()
 
 
 HEADINGS = ("case", "nodes", "cards", "would run", "card-hours", "as known from")
 _RIGHT = range(1, 5)  # numbers, one below the other
-_LEAST = 8  # of a name that is cut
 
 
 def plan_lines(planned: DryRun, folder: str, width: int) -> list[Line]:
@@ -110,27 +123,19 @@ def plan_lines(planned: DryRun, folder: str, width: int) -> list[Line]:
 def _table(planned: DryRun, width: int) -> Iterator[Line]:
     costs = [case.estimate.card_hours for case in planned.cases]
     digits = 2 if max(costs, default=0.0) >= 1 else 4
+    table = new_table()
     rows = [_row(case, digits) for case in planned.cases]
-    columns = [max(map(display_width, column)) for column in zip(HEADINGS, *rows, strict=True)]
-    over = sum(columns) + 2 * (len(columns) - 1) - width
-    columns[0] -= min(max(over, 0), max(columns[0] - _LEAST, 0))
-    yield clip(_line(HEADINGS, columns), width), {"bold": True}
+    for index, (heading, *cells) in enumerate(zip(HEADINGS, *rows, strict=True)):
+        add_column(table, heading, cells, wraps=not index, right=index in _RIGHT)
     for row in rows:
-        yield clip(_line(row, columns), width), {}
+        table.add_row(*map(Text, row))
+    return table_lines(table, width)
 
 
 def _row(planned_case: PlannedCase, digits: int) -> tuple[str, ...]:
     shape, estimate = planned_case.case.shape, planned_case.estimate
     cost = f"{estimate.card_hours:.{digits}f}"
     return planned_case.case.id, str(shape.nodes), str(shape.world), span(estimate.seconds), cost, estimate.source
-
-
-def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
-    placed = [
-        fit(cell, size).rjust(size) if index in _RIGHT else padded(fit(cell, size), size)
-        for index, (cell, size) in enumerate(zip(cells, columns, strict=True))
-    ]
-    return "  ".join(placed).rstrip()
 
 
 def _total(planned: DryRun) -> str:

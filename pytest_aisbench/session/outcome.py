@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 _LOG = get_logger("session")
 # What fails a test as it should: its claims, and what the platform or the run reports through us.
 _NO_ERRORS_OF_TESTS = (AssertionError, pytest.fail.Exception, AisbenchError)
-_ERROR_OF_TEST = "aisbench_error_of_test"  # an attribute of a report; xdist sends those to its controller
+# Attributes of a report; xdist sends those to its controller.
+_ERROR_OF_TEST = "aisbench_error_of_test"
+_BY_VERDICT = "aisbench_by_verdict"
 
 
 # The exit code
@@ -142,7 +144,8 @@ def pytest_runtest_makereport(
     if report.failed and error and (isinstance(error, UsageFault) or not isinstance(error, _NO_ERRORS_OF_TESTS)):
         setattr(report, _ERROR_OF_TEST, True)
     if isinstance(error, (AisbenchError, NotPassed)):
-        report.longrepr = "\n".join([str(error), *(_where(trial) if trial else ())])
+        report.longrepr = str(error)
+        setattr(report, _BY_VERDICT, bool(trial and trial.judged))
     if report.failed and trial and trial.judged and trial.judged.passed:
         _overrule(item, report, trial)
     return report
@@ -175,19 +178,9 @@ def verdict_of_failure(report: pytest.TestReport) -> Verdict:
     return Verdict(Ruling.FAILED, message("test failed", when=str(report.when), why=headline))
 
 
-def _where(trial: Trial) -> list[str]:
-    """Where to look next: job, stage, logs, notes."""
-    lines = []
-    if trial.job_id:
-        phase = f" ({trial.job.platform_phase})" if trial.job else ""
-        lines.append(f"  job        {plain(trial.job_id + phase)}")
-    if trial.stage:
-        lines.append(f"  stage      {trial.stage.root}")
-    lines += [f"  log        {name}" for name in trial.logs if "worker" in name]
-    lines += [f"  note       {plain(note)}" for note in trial.notes]
-    lines += [f"  event      {plain(event)}" for event in trial.events]
-    lines += [f"  said last  {line}" for line in trial.last_lines]
-    return lines
+def fails_by_verdict(report: pytest.TestReport) -> bool:
+    """True if the verdict of its case, and no assertion of the test's own, failed the test."""
+    return report.failed and bool(getattr(report, _BY_VERDICT, False))
 
 
 # Ends before their time

@@ -24,6 +24,8 @@ from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Ruling, Verdict
 from pytest_aisbench.report import results
 from pytest_aisbench.report.host_plugins import PREFIX, case_id_of_report, guarded
+from pytest_aisbench.report.terminal import Failure
+from pytest_aisbench.session.outcome import fails_by_verdict
 from pytest_aisbench.session.reporters import Reporters
 
 # Variables that a run obeys and a replay must not: other options, and a CI server's own files.
@@ -104,6 +106,9 @@ class Replay:
             report = config.hook.pytest_report_from_serializable(config=config, data=_restored(data))
             if test.case and not case_id_of_report(report):
                 report.user_properties.append((f"{PREFIX}case", test.case))  # a worker that crashed could not say
+            if isinstance(report.longrepr, str) and fails_by_verdict(report):
+                file, line, _ = report.location
+                report.longrepr = Failure(report.longrepr.splitlines() or [""], (file, (line or 0) + 1), {})
             entry = self._cases.get(test.case)
             if entry and (report.when == "call" or not report.passed):
                 reporters.case(entry)

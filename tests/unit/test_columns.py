@@ -24,7 +24,7 @@ def reports() -> dict[Output, str]:
     return {
         Output.PAGE: "".join([*page.header_cells(), *page.case_cells(case)]),
         Output.PAPER: overview(run.cases, run).split("<div class='roll'>")[1],
-        Output.TERMINAL: "\n".join(line for line, _ in summary_lines(run, "reports/r", "report.html", 200)),
+        Output.TERMINAL: "\n".join(line for line, _ in summary_lines(run, "report.html", 200)),
         Output.MARKDOWN: ci.markdown_summary(run),
         Output.CSV: ci.csv_table(run),
     }
@@ -56,7 +56,8 @@ def test_the_columns_are_those_that_readers_know() -> None:
         return [column.inline_head(ENGLISH) for column in columns.columns_of(output)]
 
     table = ["case", "verdict", "throughput", "wanted", "accuracy", "wanted"]
-    assert headings(Output.TERMINAL) == table
+    shares = ["% of ref.", "scaling"]
+    assert headings(Output.TERMINAL) == [*table[:4], *shares, *table[4:], "why"]
     assert headings(Output.PAPER) == [*table, "trained with"]
     assert headings(Output.MARKDOWN) == [*table, "trained with", "trials", "card-hours"]
     assert headings(Output.PAGE) == ["verdict", "throughput", "accuracy", "wanted", "trained with", "remarks"]
@@ -67,7 +68,7 @@ def test_all_reports_show_what_the_threshold_wants_and_not_a_later_finding_on_it
     run = replace(showcase.run(), cases=(case,))
     wanted = columns.wanted(case, "throughput")
 
-    lines = [line for line, _ in summary_lines(run, "reports/r", "report.html", 200)]
+    lines = [line for line, _ in summary_lines(run, "report.html", 200)]
     row = next(line for line in lines if line.startswith(case.id) and "  " in line)
     assert "no drift" not in row + "".join(page.case_cells(case)) + ci.markdown_summary(run).split("| case |")[1]
     assert wanted.partition(" ")[0] in row

@@ -194,6 +194,5 @@ def test_the_plan_fits(case: Case, width: int) -> None:
     long = forecast_of(case, 1e9, ("a-workload-with-a-name-of-forty-characters", Shape(1024, 128), 9e7, "expected"))
     lines = [line for line, _ in plan_lines(long, "reports/run", width)]
     assert max(len(line) for line in lines[:-1]) <= max(width, 40)
-    assert "…" in lines[1]
     if width == 80:
-        assert lines[1].split()[0].endswith("-1024x128")
+        assert "".join(line.split()[0] for line in lines[1:4]) == "a-workload-with-a-name-of-forty-characters-1024x128"

@@ -82,7 +82,7 @@ def test_terminal_page_summary_allure_results_and_upload_say_it_alike() -> None:
     run = make_run_entry(case)
     sentence = f"numpy miniature, not torch; to train with torch add {REAL}"
 
-    lines = [line for line, _ in summary_lines(run, "reports/r", "report.html", 200)]
+    lines = [line for line, _ in summary_lines(run, "report.html", 200)]
     assert f"torch_mlp-1x2: trained with {sentence}" in lines
     assert "numpy miniature" in "".join(page.case_cells(case))
     assert "numpy miniature" in overview(run.cases, run)
@@ -105,7 +105,7 @@ def test_terminal_page_summary_allure_results_and_upload_say_it_alike() -> None:
 def test_cases_that_trained_with_the_same_share_a_line() -> None:
     other = replace(case_with(SMALL), id="torch_mlp-2x2")
     run = make_run_entry(case_with(SMALL), other)
-    lines = [line for line, _ in summary_lines(run, "reports/r", "report.html", 200)]
+    lines = [line for line, _ in summary_lines(run, "report.html", 200)]
     assert [line for line in lines if "not torch" in line] == [
         f"torch_mlp-1x2, torch_mlp-2x2: trained with numpy miniature, not torch; to train with torch add {REAL}"
     ]
@@ -113,7 +113,7 @@ def test_cases_that_trained_with_the_same_share_a_line() -> None:
 
 def test_it_is_said_in_chinese() -> None:
     run = make_run_entry(case_with(SMALL), replace(case_with(TrainedWith()), id="other-1x2"))
-    lines = [line for line, _ in summary_lines(run, "reports/r", "report.html", 200, language("zh"))]
+    lines = [line for line, _ in summary_lines(run, "report.html", 200, language("zh"))]
     assert f"torch_mlp-1x2：实际训练软件为 numpy 迷你模型，并非 torch；要用 torch 训练，请加 {REAL}" in lines
     assert "other-1x2：实际训练软件为 未知" in lines
 
@@ -122,4 +122,4 @@ def test_a_case_of_an_older_ledger_has_none() -> None:
     case = case_with(None)
     assert case_document(case)["trained_with"] is None
     assert "trained_with" not in payload.result_body(Destination("", "local", ""), "run-1", case, 1)["case"]
-    assert not any("trained with" in line for line, _ in summary_lines(make_run_entry(case), "r", "report.html", 200))
+    assert not any("trained with" in line for line, _ in summary_lines(make_run_entry(case), "report.html", 200))

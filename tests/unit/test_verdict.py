@@ -44,8 +44,11 @@ def test_a_verdict_can_be_checked_by_hand() -> None:
     assert verdict.ruling is Ruling.FAILED
     assert verdict.reason == (
         "throughput 1800 images/s, wanted >= 1900 images/s (5.3% below): the interval 1740.79 .. 1859.21 is outside"
-        " the limits (± 59.21 = t 1.645 × s 36; t at 1 - 0.05 of the normal distribution; s is assumed to be 2% of the"
-        " mean: no comparable earlier trials)"
+        " the limits"
+    )
+    assert verdict.findings[0].text == (
+        f"{verdict.reason} (± 59.21 = t 1.645 × s 36; t at 1 - 0.05 of the normal distribution; s is assumed to be 2%"
+        " of the mean: no comparable earlier trials)"
     )
     with pytest.raises(NotPassed, match=r"missed     throughput 1800"):
         verdict.require()
