@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -34,6 +35,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, as they say themselves: none of them begins when all others have ended."""
     items.sort(key=_seconds, reverse=True)
+
+
+def pytest_collection_finish() -> None:
+    """Search no longer for garbage in what was collected: it stays until the end, and is more than tests make."""
+    gc.collect()
+    gc.freeze()
 
 
 def _seconds(item: pytest.Item) -> float:

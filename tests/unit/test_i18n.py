@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -37,11 +38,24 @@ LATIN = {
 }  # Chinese readers use these words too
 SAY = ("say", "_say", "inline", "named")  # what a Language is called where it is used
 USERS = ("pytest_aisbench.i18n.Language", "pytest_aisbench.stash.language")
-CODE = {
-    path: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-    for path in ROOT.rglob("*.py")
-    if path.parent.name != "i18n"
-}
+
+
+@functools.cache
+def code() -> dict[Path, list[ast.AST]]:
+    """The syntax of every module. It is read by the first test that asks, and not at import: all workers import this
+    module, and one of them runs its tests."""
+    return {
+        path: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        for path in ROOT.rglob("*.py")
+        if path.parent.name != "i18n"
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Drop half a million nodes after the last test: the search for garbage would visit them in every later test."""
+    yield
+    code.cache_clear()
 
 
 def faults(translation: Language) -> list[str]:
@@ -68,7 +82,7 @@ def facts(text: str) -> set[frozenset[str]]:
 
 def first_arguments(functions: Iterable[str], users: Iterable[str]) -> Iterator[ast.expr]:
     """Of every call of a function, a variable or an attribute of this name, in modules that import one of `users`."""
-    for nodes in CODE.values():
+    for nodes in code().values():
         imports = {
             f"{node.module}.{name.name}" for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names
         }
@@ -80,7 +94,7 @@ def first_arguments(functions: Iterable[str], users: Iterable[str]) -> Iterator[
 
 
 def quoted() -> set[str]:
-    constants = (node.value for nodes in CODE.values() for node in nodes if isinstance(node, ast.Constant))
+    constants = (node.value for nodes in code().values() for node in nodes if isinstance(node, ast.Constant))
     return {value for value in constants if isinstance(value, str)}
 
 
@@ -177,7 +191,7 @@ def test_no_code_asks_which_language_it_is() -> None:
     """Rules of a language belong into its file."""
     asked = [
         path.name
-        for path, nodes in CODE.items()
+        for path, nodes in code().items()
         for node in nodes
         if isinstance(node, ast.Compare)
         for side in (node.left, *node.comparators)
