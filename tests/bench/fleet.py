@@ -17,7 +17,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -166,8 +165,7 @@ def installed_reframe() -> Path | str:
 def measure(rounds: int = 2, *, full: bool = False) -> list[Figure]:
     """Medians of the rounds. Only with `full` the fixtures that wait take part: they need half a minute."""
     taken: dict[str, list[Round]] = collections.defaultdict(list)
-    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        folder = Path(scratch)
+    with track.scratch() as folder, ExitStack() as stack:
         arena = Arena(
             folder, *(stack.enter_context(track.local_cloud(folder, name)) for name in ("simulated", "processes"))
         )

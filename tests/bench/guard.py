@@ -63,7 +63,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--full", action="store_true", help="also 10,000 jobs, 1,000 in flight, and the slow parts")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="also 10,000 jobs, 1,000 that are asked about as ModelArts is, and the slow parts",
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=PARTS, help=f"of {', '.join(PARTS)}")
     parser.add_argument("--check", action="store_true", help="compare what is guarded, and write nothing")
     parser.add_argument(

@@ -126,8 +126,10 @@ class Cloud(NamedTuple):
 
 @contextmanager
 def local_cloud(folder: Path, engine: str = "simulated") -> Iterator[Cloud]:
+    """It keeps its objects and the folders of its jobs in `folder`."""
     command = [sys.executable, "-m", "pytest_aisbench", "cloud", "--json", "--engine", engine]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+    settings = environment() | {"TMPDIR": str(folder)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=settings) as process:
         assert process.stdout
         try:
             line = process.stdout.readline()
