@@ -134,6 +134,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parametrize_cases(metafunc, marker, session_settings(metafunc.config))
 
 
+@pytest.hookimpl(optionalhook=True, trylast=True)
+def pytest_metadata(metadata: dict[str, Any]) -> None:
+    """Take user names and tokens out of the addresses that pytest-metadata took from a CI server: its header, which -v
+    prints before anything of a run exists, shows them as they are."""
+    for name, value in metadata.items():
+        if isinstance(value, str) and "://" in value:
+            from pytest_aisbench.secret import bare_address
+
+            metadata[name] = bare_address(value, is_address=name.endswith("URL"))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """xdist is about to start a worker: this process owns the run, whatever the worker collects."""

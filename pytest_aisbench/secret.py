@@ -107,3 +107,12 @@ def _forms(value: str) -> tuple[str, ...]:
         encoded += [aligned, aligned.replace("+", "-").replace("/", "_")]
     forms = {value, *quoted, *(form for form in encoded if len(form) >= 2 * _SHORTEST)}
     return tuple(sorted(forms, key=len, reverse=True))
+
+
+_USER_OF_ADDRESS = re.compile(r"//[^/\s@]*@")
+
+
+def bare_address(text: str, *, is_address: bool) -> str:
+    """The text without user names and passwords in addresses; of one that `is_address`, without its query too."""
+    bare = _USER_OF_ADDRESS.sub("//", text)
+    return bare.partition("?")[0] if is_address else bare

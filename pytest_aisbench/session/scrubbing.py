@@ -7,15 +7,13 @@ process has held.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
-from pytest_aisbench.secret import mask
+from pytest_aisbench.secret import bare_address, mask
 
-_USER_OF_ADDRESS = re.compile(r"//[^/\s@]*@")
 _DEEPEST = 8  # a report is a tree of small objects: chain, traceback, entry, locals
 
 
@@ -48,8 +46,7 @@ def scrub_environment(config: pytest.Config) -> None:
     values: dict[str, Any] = config.stash.get(metadata_key, {})
     for name, value in values.items():
         if isinstance(value, str) and "://" in value:
-            bare = _USER_OF_ADDRESS.sub("//", mask(value))
-            values[name] = bare.partition("?")[0] if name.endswith("URL") else bare
+            values[name] = bare_address(mask(value), is_address=name.endswith("URL"))
 
 
 def _scrub_error(error: BaseException | None) -> None:

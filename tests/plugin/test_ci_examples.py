@@ -9,16 +9,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from cloud_client import CloudClient
 from junit_schema import strictly
 from waiting import wait_until
-from yard import WORKLOAD, Yard
+from yard import WORKLOAD, Yard, submitted
 
+import pytest_aisbench
 from pytest_aisbench.localcloud.faults import Fault
 from pytest_aisbench.localcloud.server import LocalCloud
 
@@ -49,7 +52,7 @@ def commands(name: str) -> list[str]:
         found = [step["run"] for step in github()["jobs"]["acceptance"]["steps"] if "run" in step]
     else:
         found = [one or two for one, two in re.findall(r"\bsh '([^']*)'|\bsh\(.*script: '([^']*)'\)", jenkins())]
-    assert sum("pip install pytest-aisbench" in command for command in found) == 1
+    assert sum(f"pip install pytest-aisbench=={pytest_aisbench.__version__}" in command for command in found) == 1
     return [command for command in found if "pip install" not in command]
 
 
@@ -66,9 +69,8 @@ def site(tmp_path: Path) -> Iterator[Yard]:
 def run(site: Yard, command: str, **more: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = site.environment(PATH=path, HOME=str(site.folder.parent), AISBENCH_CLOUD=str(site.card), **more)
-    return subprocess.run(
-        ["sh", "-ec", command], cwd=site.folder, env=env, capture_output=True, text=True, check=False, timeout=180
-    )
+    deaf = ["sh", "-c", "trap '' INT; exec sh -ec \"$0\"", command]  # to Ctrl-C, as Jenkins starts its shells
+    return subprocess.run(deaf, cwd=site.folder, env=env, capture_output=True, text=True, check=False, timeout=180)
 
 
 @pytest.mark.parametrize("name", ["gitlab-ci.yml", "Jenkinsfile"])
@@ -90,12 +92,12 @@ def test_its_commands_train_and_leave_what_it_collects(site: Yard, name: str) ->
 def test_the_workflow_tries_again_what_the_platform_broke_and_tells_github(site: Yard) -> None:
     site.suite("lost", workload=FAST)
     (site.folder / "required.txt").write_text("toy-1x2\nlost-1x2\n")
-    (command,) = commands("github-workflow.yml")
+    command = commands("github-workflow.yml")[0]
     summary = site.folder.parent / "step.md"
     summary.write_text("# before\n")
     done = run(
         site, command, AISBENCH_MAX_TRIALS="1", GITHUB_STEP_SUMMARY=str(summary), GITHUB_ACTIONS="true",
-        GITHUB_WORKSPACE=str(site.folder),
+        GITHUB_WORKSPACE=str(site.folder), **part(1),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = [*re.findall(r"^## aisbench: exit code (\d+)", summary.read_text(), re.MULTILINE)]
@@ -113,7 +115,7 @@ def test_what_a_person_stopped_is_not_started_again(site: Yard, name: str) -> No
     (site.folder / "required.txt").write_text("toy-1x2\nlost-1x2\n")
     (command,) = [each for each in commands(name) if "pytest suites/" in each]
     with CloudClient(json.loads(site.card.read_text())) as client, ThreadPoolExecutor(1) as aside:
-        done = aside.submit(run, site, command, AISBENCH_MAX_TRIALS="1")
+        done = aside.submit(run, site, command, AISBENCH_MAX_TRIALS="1", **part(1))
         for shape in ("1x2", "2x2"):
             wait_until(lambda: [client.stop(job) for job in running(client, f"held-{shape}")])  # noqa: B023
         ended = done.result()
@@ -121,6 +123,70 @@ def test_what_a_person_stopped_is_not_started_again(site: Yard, name: str) -> No
     assert len([*(site.folder / "reports").glob("*/results.json")]) == 2  # of one run, and what `latest` points to
     (asked,) = [each for each in commands("Jenkinsfile") if "grep" in each]
     assert run(site, asked).returncode == 1
+
+
+def part(number: int, seconds: int = 170) -> dict[str, str]:
+    """The variables of a part of the workflow."""
+    facts = {"PART": number, "PARTS": 4, "PART_SECONDS": seconds, "GITHUB_RUN_ID": 77, "GITHUB_RUN_ATTEMPT": 1}
+    return {name: str(value) for name, value in facts.items()}
+
+
+def test_a_part_whose_time_is_up_leaves_its_jobs_to_the_next_which_submits_nothing_twice(site: Yard) -> None:
+    site.suite(workload=FAST.replace('"0.1"', '"8"'))
+    (site.folder / "required.txt").write_text("toy-1x2\ntoy-2x2\n")
+    train, after = commands("github-workflow.yml")
+    first = run(site, train, **part(1, seconds=5))
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "::notice::the jobs run on, and the next part takes them over" in first.stdout
+    second = run(site, train, **part(2))
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert json.loads((site.folder / "reports/latest/results.json").read_text())["exit_code"] == 0
+    assert submitted(site.card) == 2
+    third = run(site, train, **part(3))
+    assert (third.returncode, third.stdout) == (0, "an earlier part ended the run with exit code 0\n")
+    flush = after.splitlines()[0]  # Allure's page is another test's
+    assert re.search(r"^(delivered|nothing is spooled)", run(site, flush).stdout), "how the first part ended"
+    assert run(site, flush).stdout == "nothing is spooled\n"
+
+
+def test_the_last_part_is_red_if_its_time_is_up(site: Yard) -> None:
+    site.suite(workload=FAST.replace('"0.1"', '"600"'))
+    (site.folder / "required.txt").write_text("toy-1x2\n")
+    last = run(site, commands("github-workflow.yml")[0], **part(4, seconds=5))
+    assert last.returncode == 143, last.stdout + last.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "schema"), [("gitlab-ci.yml", "gitlab-ci.json"), ("github-workflow.yml", "github-workflows.json")]
+)
+def test_it_is_what_its_server_takes(file: str, schema: str) -> None:
+    """By the schemas that check-jsonschema ships."""
+    try:
+        shipped = distribution("check-jsonschema")
+    except PackageNotFoundError:
+        pytest.skip("check-jsonschema is not installed")
+    place = shipped.locate_file(f"check_jsonschema/builtin_schemas/vendor/{schema}")
+    rules = json.loads(Path(str(place)).read_text(encoding="utf-8"))
+    document = {
+        "on" if key is True else key: value
+        for key, value in yaml.safe_load((EXAMPLES / file).read_text(encoding="utf-8")).items()
+    }
+    validator = jsonschema.validators.validator_for(rules)
+    assert [error.message for error in validator(rules).iter_errors(document)] == []
+
+
+def test_credentials_are_bound_and_pages_published() -> None:
+    keys = ("HUAWEICLOUD_SDK_AK", "HUAWEICLOUD_SDK_SK", "TESTER_TOKEN")
+    train = next(step for step in github()["jobs"]["acceptance"]["steps"] if step.get("name") == "Train and judge")
+    assert {key: train["env"][key] for key in keys} == {key: f"${{{{ secrets.{key} }}}}" for key in keys}
+    assert re.findall(r"(\w+) = credentials\('", jenkins()) == [*keys]
+    assert "publishHTML(" in jenkins()
+    assert "allure " in jenkins()
+    assert "allure" in gitlab()["allure"]["script"][0]
+    assert gitlab()["acceptance"]["artifacts"]["expose_as"]
+    steps = github()["jobs"]["acceptance"]["steps"]
+    assert all(re.search(r"@v\d+\.\d+\.\d+$", step["uses"]) for step in steps if "uses" in step)
+    assert github()["jobs"]["acceptance"]["timeout-minutes"] < 360
 
 
 def running(client: CloudClient, name: str) -> list[str]:
@@ -142,7 +208,7 @@ def test_gitlab_is_told_what_to_keep_to_retry_and_to_warn_of() -> None:
 
 def test_github_keeps_ledger_and_reports_also_of_a_run_that_failed() -> None:
     workflow = github()
-    assert set(workflow) == {"name", True, "concurrency", "jobs"}  # YAML 1.1 reads `on` as a yes
+    assert set(workflow) == {"name", True, "concurrency", "permissions", "jobs"}  # YAML 1.1 reads `on` as a yes
     steps = workflow["jobs"]["acceptance"]["steps"]
     assert all(set(step) <= {"name", "uses", "run", "with", "env", "if"} for step in steps)
     assert all(("uses" in step) != ("run" in step) for step in steps)

@@ -135,3 +135,12 @@ def test_no_file_of_a_run_holds_what_is_secret_in_the_address_of_its_build(yard:
     assert [path.name for path in files if b"s3cret" in path.read_bytes()] == []
     page = (yard.folder / "reports" / "latest" / "report.html").read_text(encoding="utf-8")
     assert page.count(NIGHTLY.url) >= 2  # pytest-html's own table, and ours
+
+
+@pytest.mark.slow
+def test_the_header_of_a_verbose_run_shows_no_secret_of_a_build(yard: Yard) -> None:
+    """pytest-metadata prints what it took from the CI server before a run exists."""
+    yard.suite()
+    shown = yard.pytest("suites", "-v", "--collect-only", env=JENKINS).out
+    assert "'BUILD_URL': 'https://ci.example/job/nightly/12/'" in shown
+    assert "s3cret" not in shown
