@@ -225,6 +225,8 @@ class LocalCloud:
             capacity=capacity,
             faults=self.faults,
             v1_status_strings=self._v1_status_strings,
+            # V1 counts its jobs. A cloud that is started again on its data must not give a client's old id to another.
+            **({"v1_first_id": jobs.now_ms()} if self._data else {}),
         )
 
 

@@ -457,3 +457,15 @@ def test_an_engine_of_v1_trains_in_the_python_of_its_framework(engine: str, fram
     catalog = Catalog({framework: "/its/python"})
     (found,) = (each for each in catalog.engines_v1() if each.version == engine)
     assert catalog.interpreter(found) == "/its/python"
+
+
+def test_a_cloud_started_again_on_its_data_gives_no_id_of_a_former_job_to_another(tmp_path: Path) -> None:
+    versions = []
+    for _ in range(2):
+        with LocalCloud(tmp_path / "data", engine="simulated") as cloud, CloudClient(cloud.card()) as client:
+            client.put("code/train.py", b"print('hello')")
+            v1 = V1(cloud, client)
+            versions.append(v1.create(v1.body()))
+    first, second = versions
+    assert job_of(first) != job_of(second)
+    assert first.rpartition("/")[2] != second.rpartition("/")[2]

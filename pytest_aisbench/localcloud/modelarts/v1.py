@@ -21,6 +21,7 @@ from pytest_aisbench.localcloud.modelarts.api import (
 from pytest_aisbench.localcloud.modelarts.jobs import FINAL, Job, Jobs, now_ms
 from pytest_aisbench.localcloud.modelarts.rules import QUOTA, USAGE_METRICS, Catalog
 from pytest_aisbench.localcloud.modelarts.v1_jobs import (
+    FIRST_ID,
     Numbers,
     Series,
     V1Jobs,
@@ -67,13 +68,14 @@ class V1:
         jobs: Jobs,
         *,
         status_strings: bool = False,
+        first_id: int = FIRST_ID,
     ) -> None:
         self._accounts = accounts
         self._engine = engine
         self._jobs = jobs
         self._numbers = Numbers(catalog)
         rules = V1Rules(catalog, objects, self._numbers)
-        self._series = V1Jobs(jobs, rules)
+        self._series = V1Jobs(jobs, rules, first_id)
         self._answers = Answers(rules, status_strings=status_strings)
         self._configs = Configs()
         job = r"training-jobs/(?P<job>[^/]+)"

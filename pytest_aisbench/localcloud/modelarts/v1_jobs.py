@@ -57,18 +57,20 @@ _NAMED = {
 _OCCUPYING = {"Creating", "Pending", "Running"}
 _ASCEND_TYPE = 13  # the vendor's engine_type
 _MOST_VOLUMES = 8
+FIRST_ID = 1001
 _TAKEN = ("/cache", "/home/ma-user/modelarts")  # a volume cannot be mounted here
 
 
 class V1Jobs:
     """Call `get`, `version`, `of_project` and `describe` under the lock of `Jobs`; the others take it."""
 
-    def __init__(self, jobs: Jobs, rules: V1Rules) -> None:
+    def __init__(self, jobs: Jobs, rules: V1Rules, first_id: int = FIRST_ID) -> None:
+        """Number jobs from `first_id` on, and versions apart from them."""
         self._jobs = jobs
         self._rules = rules
         self._series: dict[int, Series] = {}
-        self._series_ids = itertools.count(1001)
-        self._version_ids = itertools.count(5001)
+        self._series_ids = itertools.count(first_id)
+        self._version_ids = itertools.count(first_id + 4000)
         self._reviewed_images: set[str] = set()
 
     def create(self, account: Account, body: dict[str, Any]) -> tuple[Series, Version]:

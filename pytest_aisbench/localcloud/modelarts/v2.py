@@ -31,6 +31,7 @@ from pytest_aisbench.localcloud.modelarts.rules import (
     text,
 )
 from pytest_aisbench.localcloud.modelarts.v1 import V1
+from pytest_aisbench.localcloud.modelarts.v1_jobs import FIRST_ID
 from pytest_aisbench.localcloud.obs.signature import presign
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class ModelArts:
         capacity: int = CAPACITY,
         faults: Faults | None = None,
         v1_status_strings: bool = False,
+        v1_first_id: int = FIRST_ID,
     ) -> None:
         self._accounts = accounts
         self._objects = objects
@@ -89,7 +91,15 @@ class ModelArts:
                 ("name", "GET", "training-job-names", self._name),
             ],
         )
-        self._v1 = V1(accounts, objects, self._catalog, self._engine, self._jobs, status_strings=v1_status_strings)
+        self._v1 = V1(
+            accounts,
+            objects,
+            self._catalog,
+            self._engine,
+            self._jobs,
+            status_strings=v1_status_strings,
+            first_id=v1_first_id,
+        )
         self.operations = sorted({*self._routes.operations, *self._v1.operations})
 
     def answer(self, request: Request) -> Response:
