@@ -195,6 +195,7 @@ class ResultsWriter:
 
     def __init__(self, folder: Path, entry: Callable[[], RunEntry]) -> None:
         """`entry` is the run as it is at the moment of writing."""
+        self._folder, self._inode = folder, folder.stat().st_ino if folder.exists() else 0
         self._results = Results(folder)
         self._entry = entry
         self._writing = threading.Lock()  # from before the entry is made: an older one must not replace a newer one
@@ -205,8 +206,10 @@ class ResultsWriter:
         self._thread.start()
 
     def write(self) -> None:
-        """Write the file now."""
+        """Write the file now; raises if the folder is another one: then reports that were in it are lost."""
         with self._writing:
+            if not self._folder.exists() or self._folder.stat().st_ino != self._inode:
+                raise OSError(f"{self._folder} was removed while this run used it; verdicts are in the ledger")
             self._results.write(self._entry())
 
     def write_soon(self) -> None:

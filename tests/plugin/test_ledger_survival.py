@@ -15,6 +15,7 @@ from typing import Any
 
 import ledger_victims
 import pytest
+from cloud_client import CloudClient
 from waiting import PATIENCE
 from yard import SCRIPT, Gate, Yard
 
@@ -316,6 +317,91 @@ def test_a_run_whose_ledger_is_lost_stops_its_jobs_and_the_next_one_knows(yard: 
     assert second["job"]["phase"] == "SUCCEEDED"
     assert not journal.exists()
     assert [path.name for path in yard.folder.glob("reports/*/.journal")] == []
+
+
+@pytest.mark.slow(seconds=6)
+def test_a_run_whose_folder_is_removed_ends_in_one_line_and_the_next_one_is_right(yard: Yard) -> None:
+    gate = Gate()
+    yard.suite(script=gate.wait + SCRIPT)
+    run = yard.start()
+    yard.wait_for_job()
+    (folder,) = yard.folder.glob("reports/2*/")
+    shutil.rmtree(folder)
+    gate.open()
+    out, _ = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 3, out
+    assert "was removed while this run used it; verdicts are in the ledger" in " ".join(out.split())
+    assert "INTERNALERROR" not in out
+    assert "Traceback" not in out
+    ended = yard.pytest("suites", "--nodes", "1")
+    assert (ended.code, ended.verdicts) == (0, {"toy-1x2": "PASSED"}), ended.out
+
+
+def _small_disk(folder: Path) -> list[str]:
+    """What runs a command in `folder` on a disk of 128 MB that no other process sees."""
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    if not shutil.which("unshare") or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespace to mount a small disk in")
+    mount = f'mount -t tmpfs -o size=128m tmpfs "{folder}" && exec "$@"'
+    return [*alone, "sh", "-c", mount, "sh"]
+
+
+# Runs on a small disk: pytest, the disk filled once the job is submitted, and pytest again with room.
+_FILL = """
+import glob, json, os, sqlite3, subprocess, sys, time
+reports, *command = sys.argv[1:]
+
+
+def trials():
+    try:
+        with sqlite3.connect(f"{reports}/ledger.db") as db:
+            return db.execute("SELECT step, job_id FROM trials").fetchall()
+    except sqlite3.OperationalError:
+        return []
+
+
+run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+while not any(step == "WATCH" and job for step, job in trials()):
+    assert run.poll() is None, run.stdout.read()
+    time.sleep(0.02)
+with open(f"{reports}/filler", "wb", 0) as filler:
+    for size in (1_000_000, 1000, 1):
+        try:
+            while True:
+                filler.write(bytes(size))
+        except OSError:
+            pass
+out = run.communicate()[0]
+journals = glob.glob(f"{reports}/2*/journal.jsonl")
+os.unlink(f"{reports}/filler")
+again = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+print(json.dumps({"code": run.returncode, "out": out, "journals": journals, "trials": trials(),
+                  "then": again.returncode, "again": again.stdout}))
+"""
+
+
+@pytest.mark.slow(seconds=10)
+def test_a_run_whose_disk_is_full_ends_in_one_line_and_the_next_one_is_right(tmp_path: Path, own_card: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    before = _small_disk(disk)
+    yard = Yard(tmp_path, own_card)
+    yard.suite(script="import time\ntime.sleep(4)\n" + SCRIPT)
+    command = yard.command("suites", "--nodes", "1", "--aisbench-reports", str(disk))
+    done = subprocess.run(
+        [*before, sys.executable, "-c", _FILL, str(disk), *command],
+        cwd=tmp_path, env=yard.environment(), capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr + done.stdout
+    told = json.loads(done.stdout)
+    assert told["code"] == 3, told["out"]
+    assert "INTERNALERROR" not in told["out"]
+    assert "Traceback" not in told["out"]
+    assert told["then"] == 0, told["again"]
+    with CloudClient(json.loads(own_card.read_text())) as cloud:
+        jobs = cloud.control("GET", "books")[1]["jobs"]
+    assert all(job["phase"] in {"Completed", "Terminated"} for job in jobs), jobs
+    assert {job["id"] for job in jobs} == {job for _, job in told["trials"]}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pid namespaces")

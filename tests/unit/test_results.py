@@ -251,5 +251,5 @@ def test_a_disk_that_is_full_is_told_to_the_next_case(tmp_path: Path) -> None:
             return str(error)
         return ""
 
-    assert "No such file" in wait_until(next_case)
+    assert "was removed" in wait_until(next_case)
     writer.close()
