@@ -9,23 +9,28 @@ from typing import Any
 
 import chaos
 import pytest
-from chaos import Arena
+from chaos import Arena, World
 from chaos_rounds import Round
-from yard import Yard
 
 if sys.platform != "linux":
     pytestmark = pytest.mark.skip(reason="looks for processes in /proc")
 
 
 def survive(
-    folder: Path, engine: str, rounds: Sequence[Round], wanted: dict[str, Any] | None = None, *, failing: bool = False
+    folder: Path,
+    engine: str,
+    rounds: Sequence[Round],
+    wanted: dict[str, Any] | None = None,
+    platform: str = "V2",
+    *,
+    failing: bool = False,
 ) -> None:
     """The rounds, then a run to the end: everything that was promised holds."""
-    with chaos.cloud(folder, engine) as card:
-        arena = Arena(Yard(folder, card), wanted or {}, failing=failing)
+    with World(folder, engine) as world:
+        arena = Arena(world, wanted or {}, platform, failing=failing)
         for told in [*map(arena.play, rounds), arena.end()]:
             assert told.killed_after is not None or told.round.victim == "nobody", f"{told}: it ended before its death"
-            assert not told.problems, "\n".join([str(told), *told.problems])
+            assert not told.problems, "\n".join([str(told), *map(str, told.problems)])
 
 
 @pytest.mark.slow(seconds=12)
@@ -43,6 +48,7 @@ def test_a_worker_of_xdist_is_killed_while_real_jobs_run(tmp_path: Path) -> None
     survive(tmp_path / "arena", "processes", rounds, chaos.undisturbed(tmp_path / "undisturbed", "processes"))
 
 
+@pytest.mark.slow(seconds=8)
 def test_a_workload_that_failed_before_the_kill_is_not_run_again(tmp_path: Path) -> None:
     survive(tmp_path, "simulated", [Round("pytest", "reporting", nth=5, pause=0.1)], failing=True)
 
@@ -50,3 +56,18 @@ def test_a_workload_that_failed_before_the_kill_is_not_run_again(tmp_path: Path)
 @pytest.mark.slow(seconds=6)
 def test_what_a_run_was_stopping_when_it_was_killed_is_stopped(tmp_path: Path) -> None:
     survive(tmp_path, "simulated", [Round("pytest", "stopping", nth=1, pause=0.1)])
+
+
+@pytest.mark.slow(seconds=12)
+@pytest.mark.parametrize("platform", ["V1", "apulis"])
+def test_a_cloud_is_killed_and_a_storm_strikes_a_run_that_takes_over(tmp_path: Path, platform: str) -> None:
+    rounds = [
+        Round("pytest", "answer", nth=3, pause=0.2),
+        Round("cloud", "watching", nth=20, pause=0.1, weather="storm", seed=4),
+    ]
+    survive(tmp_path, "simulated", rounds, platform=platform)
+
+
+@pytest.mark.slow(seconds=8)
+def test_a_tester_is_killed_and_has_every_verdict_once(tmp_path: Path) -> None:
+    survive(tmp_path, "simulated", [Round("tester", "judging", nth=4, pause=0.1, weather="request twice", seed=5)])

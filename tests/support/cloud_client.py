@@ -45,6 +45,9 @@ class CloudClient:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._obs.close()
 
     def raw(self, method: str, path: str, body: Any = None) -> tuple[int, http.client.HTTPMessage, bytes]:
