@@ -20,8 +20,6 @@ from pytest_aisbench.model.messages import Message, from_json, to_json
 
 T = TypeVar("T")
 _Dump = Callable[[Any], Any]
-_PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
-"""JSON has them as they are. Most values are of these types, so containers look here before they call anything."""
 
 
 def dump(value: Any, *, whole: bool = False) -> Any:
@@ -38,7 +36,7 @@ class _Dumper:
     def __init__(self, message: _Dump) -> None:
         self._message = message
         self._by_type: dict[type, _Dump] = {
-            **dict.fromkeys(_PLAIN, lambda value: value),
+            **dict.fromkeys((str, int, bool, type(None)), lambda value: value),
             float: _finite,
             dict: self._mapping,
             **dict.fromkeys((list, tuple, set, frozenset), self._items),
@@ -54,7 +52,8 @@ class _Dumper:
 
     def _new(self, kind: type) -> _Dump:
         if dataclasses.is_dataclass(kind):
-            return functools.partial(self._fields, tuple(_hints(kind)))
+            names = tuple(_hints(kind))
+            return lambda value: {name: self.dump(getattr(value, name)) for name in names}
         if issubclass(kind, enum.Enum):
             return lambda value: value.value
         if issubclass(kind, Mapping):
@@ -69,17 +68,11 @@ class _Dumper:
             return lambda value: value
         raise TypeError(f"{kind.__name__} cannot be written as JSON")
 
-    def _fields(self, names: tuple[str, ...], value: Any) -> dict[str, Any]:
-        dump = self.dump
-        return {name: item if type(item := getattr(value, name)) in _PLAIN else dump(item) for name in names}
-
     def _mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
-        dump = self.dump
-        return {str(key): item if type(item) in _PLAIN else dump(item) for key, item in value.items()}
+        return {str(key): self.dump(item) for key, item in value.items()}
 
     def _items(self, value: Iterable[Any]) -> list[Any]:
-        dump = self.dump
-        return [item if type(item) in _PLAIN else dump(item) for item in value]
+        return [self.dump(item) for item in value]
 
 
 def _finite(value: float) -> float:
