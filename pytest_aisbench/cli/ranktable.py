@@ -45,9 +45,15 @@ def register(commands: Any) -> None:
     )
     make.add_argument(
         "server",
-        nargs="+",
+        nargs="*",
         metavar="SERVER=CARDS",
         help="a server's address, and those of its cards with commas between, or its hccn.conf; in the ranks' order",
+    )
+    make.add_argument(
+        "--slurm", metavar="NODES", help="nodes of a Slurm cluster, such as node[1-4], by their hccn.conf"
+    )
+    make.add_argument(
+        "--hccn-conf", default="/etc/hccn.conf", metavar="FILE", help="of these nodes; %%n is the name of each"
     )
     make.add_argument("--devices", metavar="0-7", help="only these cards of each server, such as 0-3 or 4,5")
     make.add_argument("--format", choices=_FORMS, default="1.0", help="how it is written (default 1.0)")
@@ -108,6 +114,14 @@ def _order_option(parser: argparse.ArgumentParser) -> None:
 def _make(options: argparse.Namespace) -> int:
     devices = _devices(options.devices) if options.devices else []
     servers: dict[str, dict[int, str]] = {}
+    if bool(options.server) == bool(options.slurm):
+        raise UsageFault("name servers with their cards, or --slurm NODES", advice="one of both")
+    if options.slurm:
+        from pytest_aisbench.platforms.slurm.commands import Commands
+
+        for name, text in Commands(0.0).read_on_nodes(options.slurm, options.hccn_conf).items():
+            addresses = read_hccn(text, f"{options.hccn_conf} of {name}")
+            servers[name] = select_devices(addresses, devices, name) if devices else addresses
     for argument in options.server:
         name, _, cards = argument.partition("=")
         if not name or name in servers:

@@ -73,7 +73,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         throughput_by_rank=by_rank,
         throughput_by_server=throughput_by_server(trial),
         accuracy_by_server=accuracy_by_node(trial),
-        stragglers=find_stragglers(by_rank, shape),
+        stragglers=find_stragglers(by_rank, shape, job.hosts if job else ()),
         pace=trial.curve.pace if trial.curve else None,
         logs=trial.logs,
         stage=str(trial.stage.root) if trial.stage else None,
@@ -89,6 +89,7 @@ def trial_entry(trial: Trial) -> TrialEntry:
         usage=trial.usage,
         power=trial.power,
         trained_with=trial.trained_with,
+        hosts=job.hosts if job else (),
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median, median_high
 
 from pytest_aisbench.model.case import Shape
@@ -29,8 +30,9 @@ _DEVIATIONS = 4.0
 _MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)  # the standard deviation of a median, by that of a mean
 
 
-def find_stragglers(by_rank: Sequence[float | None], shape: Shape) -> tuple[Straggler, ...]:
-    """The costliest first. A rank without a speed is left out: a missing result is reported elsewhere."""
+def find_stragglers(by_rank: Sequence[float | None], shape: Shape, hosts: Sequence[str] = ()) -> tuple[Straggler, ...]:
+    """The costliest first. A rank without a speed is left out: a missing result is reported elsewhere. `hosts` are the
+    names of the nodes, if they are known."""
     speeds = {rank: value for rank, value in enumerate(by_rank) if value is not None and 0 <= value < LARGEST}
     nodes: dict[int, list[int]] = {}
     for rank in speeds:
@@ -46,6 +48,8 @@ def find_stragglers(by_rank: Sequence[float | None], shape: Shape) -> tuple[Stra
         for rank, others in _slow(healthy).items():
             node, card = divmod(rank, shape.devices)
             slow.append(Straggler(node, card, rank, speeds[rank] / others, _cost([rank], others, speeds)))
+    if len(hosts) == shape.nodes:
+        slow = [replace(each, host=hosts[each.node]) for each in slow]
     return tuple(sorted(slow, key=lambda each: -each.cost))
 
 

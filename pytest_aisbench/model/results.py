@@ -57,10 +57,16 @@ class Straggler:
     rank: int | None
     ratio: float  # of the others' median
     cost: float  # the share of the job's throughput that it loses
+    host: str = ""  # the node's name, if the platform says it
+
+    @property
+    def place(self) -> str:
+        """The node by its number, and by its name if that is known."""
+        return f"{self.node} ({self.host})" if self.host else str(self.node)
 
     @property
     def text(self) -> str:
-        facts = {"node": str(self.node), "share": f"{self.ratio:.1%}", "cost": f"{self.cost:.1%}"}
+        facts = {"node": self.place, "share": f"{self.ratio:.1%}", "cost": f"{self.cost:.1%}"}
         if self.card is None:
             return message("slow node", **facts)
         return message("slow card", card=str(self.card), rank=str(self.rank), **facts)
@@ -96,6 +102,7 @@ class TrialEntry:
     usage: Mapping[str, float] = field(default_factory=dict)
     power: Power | None = None
     trained_with: TrainedWith | None = None
+    hosts: tuple[str, ...] = ()  # the names of its nodes, in the order of the ranks
 
 
 @dataclass(frozen=True, slots=True)

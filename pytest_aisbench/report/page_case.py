@@ -310,7 +310,7 @@ def _stragglers(trial: TrialEntry, say: Language) -> str:
         return ""
     rows = (
         (
-            str(each.node),
+            escape(each.place),
             escape(say("all cards")) if each.card is None else str(each.card),
             "-" if each.rank is None else str(each.rank),
             f"{each.ratio:.1%}",

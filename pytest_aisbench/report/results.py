@@ -100,6 +100,7 @@ _TRIAL: Table[TrialEntry] = {
     "stage": lambda trial: trial.stage,
     "endpoints": lambda trial: {name: address or None for name, address in trial.endpoints.items()},
     "usage": lambda trial: trial.usage,
+    "hosts": lambda trial: trial.hosts,
 }
 _STRAGGLER: Table[Straggler] = {
     "node": lambda straggler: straggler.node,
@@ -107,6 +108,7 @@ _STRAGGLER: Table[Straggler] = {
     "rank": lambda straggler: straggler.rank,
     "ratio": lambda straggler: straggler.ratio,
     "cost": lambda straggler: straggler.cost,
+    "host": lambda straggler: straggler.host or None,
 }
 
 

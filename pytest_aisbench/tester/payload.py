@@ -144,6 +144,7 @@ def _evidence(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Any]:
         "traits": {plain(key, 80): plain(value, 300) for key, value in (trial.traits if trial else {}).items()},
         "trials": len(case.trials),
         "ran_s": trial.ran_s if trial else None,
+        **({"hosts": [plain(host, 200) for host in trial.hosts[:_MOST]]} if trial and trial.hosts else {}),
         **({"trained_with": trained_with_document(case.trained_with)} if case.trained_with else {}),
     }
 

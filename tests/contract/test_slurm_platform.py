@@ -7,11 +7,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from slurm import Cluster
 from slurm_jobs import ended, make_spec, platform_on, submit
 
+from pytest_aisbench.cli import main
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.job import JobSpec, Phase, StoreUrl
 from pytest_aisbench.platforms.slurm.platform import Slurm
@@ -51,7 +53,7 @@ def test_one_rank_that_fails_ends_the_job_with_its_own_code(platform: Slurm) -> 
     code = "import os, sys, time; sys.exit(3) if os.environ['RANK_ID'] == '1' else time.sleep(600)"
     job = ended(platform, submit(platform, make_spec(platform, code, Shape(2, 2))))
     assert (job.phase, job.exit_code) == (Phase.FAILED, 3)
-    assert job.reason == "rank 1 on node1 ended with exit code 3"
+    assert job.reason == "rank 1 on node1 (worker-0) ended with exit code 3"
     assert job.hosts == ("node1", "node2")
 
 
@@ -95,6 +97,21 @@ def test_the_rank_table_has_the_addresses_of_the_nodes_cards(slurm: Cluster) -> 
         job = ended(platform, missing)
         assert (job.phase, job.exit_code) == (Phase.FAILED, 95)
         assert "has no addresses of 3 cards" in platform.logs(missing).text
+
+
+def test_a_rank_table_is_made_from_the_nodes_of_a_cluster(
+    slurm: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for index, node in enumerate(slurm.nodes):
+        (slurm.share / f"made-{node}.conf").write_text(f"address_0=10.{index}.0.1\naddress_1=10.{index}.0.2\n")
+    file = tmp_path / "hccl.json"
+    conf = f"{slurm.share}/made-%n.conf"
+    assert main(["ranktable", "make", "--slurm", "node[1-2]", "--hccn-conf", conf, "--output", str(file)]) == 0
+    servers = json.loads(file.read_text())["server_list"]
+    assert [server["server_id"] for server in servers] == ["node1", "node2"], "both have one address here"
+    assert [card["device_ip"] for card in servers[1]["device"]] == ["10.1.0.1", "10.1.0.2"]
+    assert main(["ranktable", "make", "--slurm", "node1", "--hccn-conf", "/nowhere"]) == 4
+    assert "there is no /nowhere" in capsys.readouterr().err
 
 
 def test_launchers_are_started_once_for_each_node_or_once(slurm: Cluster) -> None:

@@ -361,6 +361,7 @@ def test_results_json_is_as_the_design_says(tmp_path: Path, card: Path) -> None:
     assert list(trial) == [
         *("trial", "job_id", "platform_phase", "phase", "queued_s", "ran_s", "throughput_by_rank"),
         *("throughput_by_server", "accuracy_by_server", "stragglers", "logs", "stage", "endpoints", "usage"),
+        "hosts",
     ]
     assert (trial["trial"], trial["platform_phase"], trial["phase"]) == (1, "Completed", "SUCCEEDED")
     assert trial["throughput_by_rank"] == [12.5] * 4

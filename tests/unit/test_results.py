@@ -124,6 +124,7 @@ def test_a_passed_case_is_written_as_the_design_says(tmp_path: Path) -> None:
         "stage": "obs://bucket/aisbench/run-1/",
         "endpoints": {},
         "usage": {},
+        "hosts": [],
     }
 
 
@@ -131,7 +132,7 @@ def test_a_slow_card_is_written_with_these_keys_in_this_order(tmp_path: Path) ->
     (case,) = written(run(trial([10.0, 10.0, 10.0, 5.0])), tmp_path)["cases"]
 
     (straggler, *_) = case["trials"][0]["stragglers"]
-    assert list(straggler) == ["node", "card", "rank", "ratio", "cost"]
+    assert list(straggler) == ["node", "card", "rank", "ratio", "cost", "host"]
 
 
 def test_what_was_not_measured_is_null(tmp_path: Path) -> None:

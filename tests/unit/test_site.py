@@ -9,7 +9,14 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TRANSLATED = ["README", "docs/add-a-workload", "docs/from-ais-bench-stubs", "docs/how-to", "docs/reference"]
+TRANSLATED = [
+    "README",
+    "docs/add-a-workload",
+    "docs/from-ais-bench-stubs",
+    "docs/how-to",
+    "docs/reference",
+    "docs/slurm",
+]
 
 
 @pytest.fixture(scope="module")

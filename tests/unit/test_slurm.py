@@ -21,7 +21,15 @@ from pytest_aisbench.errors import (
 )
 from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.job import BY_ENVIRONMENT, Job, JobSpec, Phase, StoreUrl
-from pytest_aisbench.platforms.slurm.commands import by_name, environment, error_of, parse_queue, parse_records
+from pytest_aisbench.platforms.slurm.commands import (
+    Commands,
+    by_name,
+    environment,
+    error_of,
+    parse_queue,
+    parse_records,
+)
+from pytest_aisbench.platforms.slurm.platform import Slurm
 from pytest_aisbench.platforms.slurm.script import Folders, job_script, request_body, sbatch_arguments
 from pytest_aisbench.platforms.slurm.settings import Options, SlurmKind, SlurmSite, read_options, slurm_site
 from pytest_aisbench.platforms.slurm.states import STATES, Notes, Row, describe, read_notes
@@ -197,7 +205,7 @@ def test_completed_without_that_record_is_no_success(notes: Notes) -> None:
 
 def test_the_first_rank_that_failed_by_itself_is_named() -> None:
     job = judge("FAILED", read_notes(STARTED, done(3, 143, 3)), exit_code=3)
-    assert (job.phase, job.exit_code, job.reason) == (Phase.FAILED, 3, "rank 1 on n2 ended with exit code 3")
+    assert (job.phase, job.exit_code, job.reason) == (Phase.FAILED, 3, "rank 1 on n2 (worker-1) ended with exit code 3")
 
 
 @pytest.mark.parametrize("state", sorted(STATES))
@@ -325,3 +333,22 @@ def test_a_failed_command_is_an_error_of_the_tree(command: str, text: str, error
 def test_no_variable_of_the_user_changes_a_command() -> None:
     own = {"PATH": "/bin", "SLURM_NTASKS": "8", "SBATCH_PARTITION": "x", "SQUEUE_FORMAT": "x", "SLURM_CONF": "/c"}
     assert environment(own) == {"PATH": "/bin", "SLURM_CONF": "/c", "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
+
+
+def test_a_thousand_jobs_are_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And callers that ask in quick succession get the same answer."""
+    asked: list[tuple[str, ...]] = []
+    line = "{0}|PENDING|Priority|0|1700000000|N/A|N/A||job-{0}|"
+
+    def run(_: Commands, *command: str, text: str = "", patience_s: float = 1.0) -> str:
+        asked.append(command)
+        return "\n".join(line.format(number) for number in range(1, 1001))
+
+    monkeypatch.setattr(Commands, "run", run)
+    platform = Slurm(Settings(platform="slurm", tables={"slurm": SlurmSite(share=str(tmp_path), poll_s=60.0)}))
+    ids = [f"{number}/job-{number}" for number in range(1, 1001)]
+    for _ in range(3):
+        jobs = platform.inspect(ids)
+        assert {job.phase for job in jobs.values()} == {Phase.PENDING}
+    assert [command[0] for command in asked] == ["squeue"]
+    platform.close()

@@ -145,5 +145,15 @@ def test_one_slow_node_is_found_at_every_shape(ratio: float, nodes: int, devices
 
 def test_a_straggler_survives_the_ledger() -> None:
     found = find_stragglers([100.0, 80.0], Shape(2, 1))
-    assert codec.dump(found) == [{"node": 1, "card": None, "rank": None, "ratio": 0.8, "cost": 0.1}]
+    before = {"node": 1, "card": None, "rank": None, "ratio": 0.8, "cost": 0.1}
+    assert codec.dump(found) == [{**before, "host": ""}]
     assert codec.load(Straggler, codec.dump(found)[0]) == found[0]
+    assert codec.load(Straggler, before) == found[0], "of a ledger without names"
+
+
+def test_a_slow_node_is_named_where_the_platform_says_its_name() -> None:
+    (slow,) = find_stragglers([100.0, 80.0], Shape(2, 1), ("cn01", "cn02"))
+    assert slow.host == "cn02"
+    assert str(slow).startswith("node 1 (cn02) runs at 80.0%")
+    (slow,) = find_stragglers([100.0, 80.0], Shape(2, 1), ("cn01",))
+    assert slow.host == "", "a list that does not fit the shape names none"

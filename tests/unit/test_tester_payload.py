@@ -79,7 +79,7 @@ def test_a_result_tells_what_its_verdict_rests_on() -> None:
     case = replace(CASE, trials=(trial,), findings=(finding,), background=weighed)
     told = payload.result_body(BOUND, "run-1", case, 1)["case"]
     assert told["band"] == {"reference": 14000.0, "low": 13300.0, "high": None}
-    assert told["stragglers"] == [{"node": 1, "card": 0, "rank": 1, "ratio": 0.8, "cost": 0.1}]
+    assert told["stragglers"] == [{"node": 1, "card": 0, "rank": 1, "ratio": 0.8, "cost": 0.1, "host": ""}]
     assert told["scaling"] == [{"shape": "1x1", "value": 7100.0, "efficiency": None, "source": "run-0"}]
     assert (told["warnings"], told["traits"]) == (["a drift"], {"cann": "5.0.2"})
     (found,) = told["findings"]

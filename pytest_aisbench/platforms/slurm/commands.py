@@ -6,6 +6,7 @@ with a separator stay the same from version to version; `--json` does not.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -31,6 +32,7 @@ from pytest_aisbench.platforms.slurm.states import Row
 
 _LOG = get_logger("platform")
 _PATIENCE_S = 60.0
+_JOB_S = 600.0  # until a job of seconds has had its turn
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "SLURM_CONF", "SLURM_JWT", "KRB5CCNAME")
 # Of squeue: without a size a field is neither padded nor cut. The name is last: other users' hold any character.
 _FIELDS = ("JobID", "State", "Reason", "exit_code", "SubmitTime", "StartTime", "EndTime", "NodeList", "Name")
@@ -119,8 +121,10 @@ class Commands:
 
     def records(self, names: Sequence[str]) -> Mapping[str, Sequence[Row]]:
         """Jobs that left the queue, by name, as far as this site records them: in a database, or in a file."""
+        if not names:
+            return {}
         config = self.config()
-        if not names or not (config.accounting or config.completions):
+        if not (config.accounting or config.completions):
             return {}
         rows: list[Row] = []
         form = ("-n", "-P", "-o", _RECORD)
@@ -137,6 +141,22 @@ class Commands:
         """End this user's jobs of exactly this name, and no other."""
         self.run("scancel", f"--user={os.geteuid()}", f"--name={name}")
         self.forget_listing()
+
+    def read_on_nodes(self, nodes: str, file: str) -> dict[str, str]:
+        """What a file holds on each of these nodes, by the node's address, in Slurm's order: by a job of seconds."""
+        names = self.run("scontrol", "show", "hostnames", nodes).split()
+        count = str(len(names))
+        task = 'printf "%s %s\\n" "$SLURMD_NODENAME" "$(base64 -w 0 "${1//%n/$SLURMD_NODENAME}")"'
+        every = ("-N", count, "-n", count, "--ntasks-per-node=1", "-w", nodes, "--time=2", "--mpi=none")
+        said = self.run("srun", *every, "bash", "-c", task, "read", file, patience_s=_JOB_S)
+        texts = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
+        rows = parse_pairs(self.run("scontrol", "-o", "show", "nodes", nodes))
+        addresses = {str(row.get("NodeName")): str(row.get("NodeAddr")) for row in rows}
+        unique = len(set(addresses.values())) == len(addresses)
+        found = {name: base64.b64decode(texts.get(name, "")).decode(errors="replace") for name in names}
+        if missing := [name for name in names if not found[name]]:
+            raise UsageFault(f"{', '.join(missing)}: there is no {file}", advice="name another with --hccn-conf")
+        return {addresses.get(name, name) if unique else name: text for name, text in found.items()}
 
     def config(self) -> Config:
         """Asked for once."""

@@ -1,4 +1,5 @@
 # What srun runs for each task: a rank, or a launcher that starts the ranks of its node. script.py writes the lines above.
+exec >> "$logs/worker-$SLURM_NODEID.log" 2>&1  # what Slurm says of the step stays in slurm.log
 leave() {  # CODE: note it, and end
     cd / && rm -rf "$run"
     echo "$1 $(date +%s.%N) $SLURMD_NODENAME" > "$work/exits/part-$SLURM_PROCID"

@@ -143,6 +143,7 @@ def _rank_script(spec: JobSpec, options: Options, folders: Folders) -> str:
         "no_folder": NO_FOLDER,
         "diagnosis": DIAGNOSIS,
         "code": folders.code.rstrip("/"),
+        "logs": folders.logs,
         "run": f"{folders.work}/run" if options.workdir == "shared" else "",
         "python": options.python,
         "alone": "yes" if _is_single_server(spec) else "",
@@ -212,13 +213,12 @@ def _srun(spec: JobSpec, options: Options, folders: Folders) -> list[str]:
     per_node = _tasks_per_node(spec, options)
     cpus = int(options.cpus) * (spec.shape.devices // per_node) if options.cpus else 0
     words = [
-        *("--export=ALL", "--kill-on-bad-exit=1", "--distribution=block", "--open-mode=append"),
+        *("--export=ALL", "--kill-on-bad-exit=1", "--distribution=block"),
         f"--nodes={_tasks(spec, options) // per_node}",
         f"--ntasks={_tasks(spec, options)}",
         f"--ntasks-per-node={per_node}",
         f"--mpi={options.mpi if options.launcher == 'mpi' else 'none'}",
         f"--cpus-per-task={cpus}" if cpus else "--cpu-bind=none",
-        f"--output={folders.logs}/worker-%n.log",
     ]
     if options.image and options.container in {"", CONTAINERS[0]}:
         mounts = ",".join(filter(None, (f"{folders.share}:{folders.share}", options.mounts)))

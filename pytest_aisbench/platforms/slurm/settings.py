@@ -104,7 +104,7 @@ class SlurmSite:
 class SlurmKind(PlatformKind):
     name = NAME
     options = OPTION_KEYS
-    training_options = frozenset({"image", "launcher", "prologue", "python", "data_dir", "mpi"})
+    training_options = frozenset({"gres", "image", "launcher", "prologue", "python", "data_dir", "mpi"})
     table_keys = (*_SITE_KEYS, *sorted(OPTION_KEYS - {"data_dir"}))
 
     def connect(self, settings: Settings) -> Slurm:

@@ -206,7 +206,8 @@ def _by_ranks(notes: Notes) -> tuple[Phase, str, int | None]:
         return phase, f"{text}: {failed[1].node}", NO_FOLDER
     if failed:
         rank, end = failed
-        return Phase.FAILED, f"rank {rank} on {end.node or 'its node'} ended with exit code {end.code}", end.code
+        log = f" (worker-{notes.nodes.index(end.node)})" if end.node in notes.nodes else ""  # reports look there first
+        return Phase.FAILED, f"rank {rank} on {end.node or 'its node'}{log} ended with exit code {end.code}", end.code
     missing = sorted(set(range(notes.tasks or 0)) - notes.ranks.keys())
     if not missing:
         return Phase.LOST, f"srun ended with exit code {notes.rc}, though every rank ended well", notes.rc
