@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Health,
         Platform,
         PowerSource,
+        ProbesNodes,
         Reporter,
         RewritesRequests,
         Store,
@@ -52,7 +53,8 @@ _HOMES = {
     "model.job": "Job JobSpec LogPart Phase Request Sample Stage StoreUrl",
     "model.metric": "Measurement Metric",
     "model.ports": "AddsFiles Check ChecksCode ChecksConnection Clock HasConsole HasEndpoints HasLabels HasTester "
-    "HasTesterToken HasVendorSession Head Health Platform PowerSource Reporter RewritesRequests Store Upload",
+    "HasTesterToken HasVendorSession Head Health Platform PowerSource ProbesNodes Reporter RewritesRequests Store "
+    "Upload",
     "model.results": "CaseEntry RunEntry TrialEntry",
     "model.trial": "Step Trial",
     "model.verdict": "Finding Outcome Ruling Threshold Verdict",
@@ -63,9 +65,9 @@ __all__ = [
     "Access", "AddsFiles", "AisbenchError", "Case", "CaseEntry", "Check", "ChecksCode", "ChecksConnection",
     "Clock", "Finding", "HasConsole", "HasEndpoints", "HasLabels", "HasTester", "HasTesterToken", "HasVendorSession",
     "Head", "Health", "Job", "JobSpec", "LogPart", "Measurement", "Metric", "Outcome", "Phase", "Platform",
-    "PlatformError", "PlatformKind", "PowerSource", "Reporter", "Request", "RewritesRequests", "Ruling", "RunEntry",
-    "Sample", "Secret", "Settings", "Shape", "Stage", "Step", "Store", "StoreUrl", "Threshold", "Trial", "TrialEntry",
-    "Upload", "UsageFault", "Verdict", "Workload", "WorkloadError",
+    "PlatformError", "PlatformKind", "PowerSource", "ProbesNodes", "Reporter", "Request", "RewritesRequests", "Ruling",
+    "RunEntry", "Sample", "Secret", "Settings", "Shape", "Stage", "Step", "Store", "StoreUrl", "Threshold", "Trial",
+    "TrialEntry", "Upload", "UsageFault", "Verdict", "Workload", "WorkloadError",
 ]  # fmt: skip
 
 

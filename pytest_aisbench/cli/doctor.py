@@ -33,6 +33,7 @@ from pytest_aisbench.model.ports import (
     ChecksConnection,
     Health,
     Platform,
+    ProbesNodes,
     checked,
     failure,
     failure_from,
@@ -57,6 +58,7 @@ def register(commands: Any) -> None:
     )
     doctor.add_argument("suites", nargs="*", type=Path, metavar="DIR", help="folders of suites (default: suites/)")
     doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.add_argument("--probe", action="store_true", help="also run a job of seconds on a node, if the platform can")
     doctor.add_argument("--quiet", action="store_true", help="print only failures, warnings and the last line")
     add_package_options(doctor)
     doctor.add_argument("--nodes", metavar="N,N", help="node counts (default: 1, or what the package asks for)")
@@ -95,13 +97,17 @@ def _checks_of(options: argparse.Namespace) -> Iterator[Check]:
         return
     usual = Path("suites")
     folders = options.suites or ([usual] if usual.is_dir() and not settings.package else [])
-    yield from Doctor(settings, kind, names.platforms).examine(folders)
+    yield from Doctor(settings, kind, names.platforms, probe=options.probe).examine(folders)
 
 
 class Doctor:
     """Checks what a run on one platform needs: `kind` is that platform's, `platforms` are the names of all."""
 
-    def __init__(self, settings: Settings, kind: PlatformKind, platforms: Collection[str]) -> None:
+    def __init__(
+        self, settings: Settings, kind: PlatformKind, platforms: Collection[str], *, probe: bool = False
+    ) -> None:
+        """`probe`: also run a job of seconds, if the platform can."""
+        self._probe = probe
         self._settings = settings
         self._kind = kind
         self._platforms = platforms
@@ -197,6 +203,8 @@ class Doctor:
             return
         yield from preflight.offer_checks(platform, sound, run_s)
         yield from preflight.data_checks(platform, sound)
+        if self._probe and isinstance(platform, ProbesNodes):
+            yield from platform.probe()
 
 
 def _access(platform: Platform) -> Check:

@@ -173,7 +173,7 @@ class Platform(Protocol):
 
     What it says before it is built is its `PlatformKind`. What it may have beside is a Protocol each, further down:
     `HasConsole`, `HasEndpoints`, `HasLabels`, `HasTester`, `HasTesterToken`, `HasVendorSession`, `AddsFiles`,
-    `ChecksCode`, `ChecksConnection`, `RewritesRequests`.
+    `ChecksCode`, `ChecksConnection`, `ProbesNodes`, `RewritesRequests`.
     """
 
     name: str
@@ -334,6 +334,13 @@ class ChecksConnection(Protocol):
 
     def connection_checks(self) -> Iterable[Check]:
         """In place of `check`; ends where nothing further can be known."""
+
+
+@runtime_checkable
+class ProbesNodes(Protocol):
+    """A platform that can see by a job of seconds what its nodes can do. `aisbench doctor --probe` asks."""
+
+    def probe(self) -> Iterable[Check]: ...
 
 
 class Reporter(Protocol):

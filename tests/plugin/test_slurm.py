@@ -109,8 +109,9 @@ def test_what_slurm_would_never_run_is_exit_4(yard: Yard, table: str, nodes: str
 
 
 def test_doctor_says_what_the_cluster_has(yard: Yard) -> None:
-    said = yard.aisbench("doctor", "suites", "--nodes", "2")
+    said = yard.aisbench("doctor", "suites", "--nodes", "2", "--probe")
     assert said.returncode == 0, said.stdout
     for part in ("cluster aisbench answers, with slurm", "can be written", "2 of 2 nodes take jobs, with npu:8"):
         assert part in said.stdout
     assert "sbatch --test-only" in said.stdout
+    assert re.search(r"node[12] writes to the shared folder", said.stdout)

@@ -28,6 +28,7 @@ from pytest_aisbench.errors import (
 )
 from pytest_aisbench.logs import get_logger
 from pytest_aisbench.model.messages import plain
+from pytest_aisbench.platforms.slurm.settings import Options
 from pytest_aisbench.platforms.slurm.states import Row
 
 _LOG = get_logger("platform")
@@ -157,6 +158,13 @@ class Commands:
         if missing := [name for name in names if not found[name]]:
             raise UsageFault(f"{', '.join(missing)}: there is no {file}", advice="name another with --hccn-conf")
         return {addresses.get(name, name) if unique else name: text for name, text in found.items()}
+
+    def run_on_a_node(self, options: Options, script: str) -> str:
+        """What a line of bash prints on any node of the partition, by a job of seconds."""
+        given = {name: getattr(options, name) for name in ("partition", "account", "qos", "reservation", "constraint")}
+        words = [f"--{name}={value}" for name, value in given.items() if value]
+        one = ("-N", "1", "-n", "1", "--time=2", "--mpi=none")
+        return self.run("srun", *words, *one, "bash", "-c", script, patience_s=_JOB_S)
 
     def config(self) -> Config:
         """Asked for once."""

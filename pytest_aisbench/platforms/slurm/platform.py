@@ -10,16 +10,18 @@ import getpass
 import re
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_aisbench.config.options import machine_cores, python_by_framework
 from pytest_aisbench.config.settings import Settings
-from pytest_aisbench.errors import AisbenchError, Rejected
+from pytest_aisbench.errors import AisbenchError, Rejected, UsageFault
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import Job, JobSpec, LogPart, Phase, Request, StoreUrl
-from pytest_aisbench.model.ports import Check, Store, checked, failure, ok, warning
+from pytest_aisbench.model.ports import Check, Health, Store, checked, failure, ok, warning
 from pytest_aisbench.platforms.slurm import script
 from pytest_aisbench.platforms.slurm.commands import Commands, parse_pairs
 from pytest_aisbench.platforms.slurm.script import Folders
@@ -171,6 +173,24 @@ class Slurm:
         if self._site.by_obs:
             yield checked("bucket", self._try_bucket)
 
+    def probe(self) -> Iterator[Check]:
+        yield checked("a node", self._write_on_a_node)
+
+    def _write_on_a_node(self) -> str:
+        """A job of seconds writes to the shared folder, and we read it here."""
+        url = self._own / f"jobs/.node-test-{uuid.uuid4().hex[:8]}"
+        self._files.write(url, b"")
+        options = read_options(self._site.defaults, {})
+        try:
+            node = self._commands.run_on_a_node(options, f'echo "$SLURMD_NODENAME" | tee {self._seen(url)}').strip()
+            said = (self._files.read(url) or b"").decode(errors="replace").strip()
+        finally:
+            self._files.delete(url)
+        if said != node:
+            advice = "check share_on_nodes: it must be the same folder"
+            raise UsageFault(f"{node} wrote to {self._seen(url)}, which is not {self._site.share} here", advice=advice)
+        return f"{node} writes to the shared folder, as {self._site.seen_by_nodes}"
+
     # What is known of a job.
 
     def _job(self, job_id: str, listed: Mapping[str, Sequence[Row]], recorded: Mapping[str, Sequence[Row]]) -> Job:
@@ -280,7 +300,10 @@ class Slurm:
         with self._lock:
             if key not in self._tested:
                 arguments = [word for word in body["arguments"] if not word.startswith(varied[2:])]
-                self._tested[key] = self._ask(spec, arguments)
+                check = self._ask(spec, arguments)
+                if not check.lasting:
+                    return check
+                self._tested[key] = check
             return self._tested[key]
 
     def _ask(self, spec: JobSpec, arguments: Sequence[str]) -> Check:
@@ -288,7 +311,9 @@ class Slurm:
             lines = self._commands.test(arguments, "#!/bin/bash\n").strip().splitlines()
         except Rejected as error:
             fix = f"choose fewer --nodes, or correct [slurm]: it asks for {' '.join(arguments[2:])}"
-            return failure("sbatch --test-only", f"{spec.shape}: {error.message}", fix)
+            check = failure("sbatch --test-only", f"{spec.shape}: {error.message}", fix)
+            # Slurm says the same of nodes that are down, or not back yet after its own restart: these may return.
+            return replace(check, lasting=not any(each.health is Health.WARNING for each in self._node_checks()))
         return ok("sbatch --test-only", lines[-1].removeprefix("sbatch: ") if lines else "it can run")
 
     def _describe_cluster(self) -> str:

@@ -1,5 +1,6 @@
 # What srun runs for each task: a rank, or a launcher that starts the ranks of its node. script.py writes the lines above.
-exec >> "$logs/worker-$SLURM_NODEID.log" 2>&1  # what Slurm says of the step stays in slurm.log
+# The log of a node is for the training: what Slurm and this shell say of its end, such as "Terminated", is not in it.
+exec >> "$logs/worker-$SLURM_NODEID.log" 2>> "$work/slurm.log"
 leave() {  # CODE: note it, and end
     cd / && rm -rf "$run"
     echo "$1 $(date +%s.%N) $SLURMD_NODENAME" > "$work/exits/part-$SLURM_PROCID"
@@ -34,7 +35,7 @@ fi
 # The ranks of a node share a log: each line is one write, so that no two mix.
 exec 4> >(trap "" TERM INT HUP; exec sed -u "")
 filter=$!
-train >&4 2>&1
+(train) >&4 2>&1
 rc=$?
 exec 4>&-
 for ((wait = 0; wait < 50; wait++)); do

@@ -149,7 +149,7 @@ def _rank_script(spec: JobSpec, options: Options, folders: Folders) -> str:
         "alone": "yes" if _is_single_server(spec) else "",
         "one_per_card": "" if options.launcher in _LAUNCH_NODES else "yes",
     }
-    train = f"train() {{ {_command(spec, options, folders)}; }}"
+    train = f"train() {{ exec {_command(spec, options, folders)}; }}"
     return "\n".join([*_assignments(variables), train, _shipped("rank.sh")])
 
 
