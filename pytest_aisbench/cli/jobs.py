@@ -28,7 +28,7 @@ from pytest_aisbench.cli import (
 )
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.config.settings import Settings
-from pytest_aisbench.errors import UsageFault
+from pytest_aisbench.errors import AisbenchError, UsageFault
 from pytest_aisbench.model.clock import SystemClock, stamp
 from pytest_aisbench.model.messages import plain
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _MOST_TRIALS = 50  # that `jobs --all` shows
 SCHEMA = "aisbench-jobs/1"
+_FOLLOW_S = 0.5
 _ROW = "{:<34} {:<7} {:<10} {:<14} {}"
 
 
@@ -194,25 +195,70 @@ def _logs(options: argparse.Namespace) -> None:
     if not options.job and not options.package:
         raise UsageFault("name a job", advice="`aisbench jobs` shows them")
     settings = _settings(options)
-    with closing(connect_platform(settings)) as platform:
-        if not options.job:
-            with _ledger(settings) as ledger:
-                (options.job,) = _jobs_of_package(settings, ledger, platform, running=False)
-        if options.curve:
-            from pytest_aisbench.report.terminal import curve_lines
-            from pytest_aisbench.traininglog.curve import read_curve
+    try:
+        with closing(connect_platform(settings)) as platform:
+            if not options.job:
+                with _ledger(settings) as ledger:
+                    (options.job,) = _jobs_of_package(settings, ledger, platform, running=False)
+            if options.follow:
+                for text in stream_log(platform, SystemClock(), options.job, options.node):
+                    print(text, end="", flush=True)
+                return
+            text = platform.logs(options.job, options.node).text
+    except AisbenchError:
+        kept = _kept_log(settings, options.job, options.node) if options.job else None
+        if kept is None:
+            raise
+        if options.follow:
+            _follow_kept_log(settings, options.job, kept)
+            return
+        text = kept.read_text(encoding="utf-8", errors="replace")
+    _print_log(text, options, settings)
 
-            whole, _, _ = platform.logs(options.job, options.node).text.rpartition(
-                "\n"
-            )  # a half-written number would be another number
-            lines = curve_lines(read_curve(whole, options.ranks or _ranks_writing(options.job, settings)))
-            print("\n".join(lines) or "its log tells neither loss nor speed")
-            return
-        if not options.follow:
-            print(platform.logs(options.job, options.node).text, end="", flush=True)
-            return
-        for text in stream_log(platform, SystemClock(), options.job, options.node):
-            print(text, end="", flush=True)
+
+def _print_log(text: str, options: argparse.Namespace, settings: Settings) -> None:
+    if not options.curve:
+        print(text, end="", flush=True)
+        return
+    from pytest_aisbench.report.terminal import curve_lines
+    from pytest_aisbench.traininglog.curve import read_curve
+
+    whole, _, _ = text.rpartition("\n")  # a half-written number would be another number
+    lines = curve_lines(read_curve(whole, options.ranks or _ranks_writing(options.job, settings)))
+    print("\n".join(lines) or "its log tells neither loss nor speed")
+
+
+def _kept_log(settings: Settings, job: str, node: int) -> Path | None:
+    """The log of a node among the reports: its run writes it there while the job runs, and the whole of it at the end.
+    The job of a private local cloud has no other: only its run can ask that cloud."""
+    from pytest_aisbench.engine.collect import log_folder
+
+    if not settings.ledger_file.is_file():
+        return None
+    with closing(open_ledger(settings)) as ledger:
+        held = ledger.named(job, SystemClock().now())
+    if held is None:
+        return None
+    file = settings.reports / held.trial.run / log_folder(held.trial) / f"worker-{node}.log"
+    return file if file.is_file() else None
+
+
+def _follow_kept_log(settings: Settings, job: str, file: Path) -> None:
+    """Print the log as it grows, until its trial has ended."""
+    from pytest_aisbench.ledger.runs import Holder
+    from pytest_aisbench.model.trial import Step
+
+    shown = 0
+    with closing(open_ledger(settings)) as ledger:
+        while True:
+            held = ledger.named(job, SystemClock().now())
+            is_over = held is None or held.trial.step is Step.DONE or held.holder is not Holder.ALIVE
+            text = file.read_text(encoding="utf-8", errors="replace")
+            print(text[shown:], end="", flush=True)
+            shown = len(text)
+            if is_over:
+                return
+            time.sleep(_FOLLOW_S)
 
 
 def _ranks_writing(job: str, settings: Settings) -> int:

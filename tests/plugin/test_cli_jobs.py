@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from commands import AISBENCH, local_cloud
 from forking import Child
+from waiting import wait_until
 from yard import SCRIPT, Gate, Yard, submitted
 
 from pytest_aisbench.config.settings import Settings
@@ -260,3 +261,20 @@ def test_a_cloud_that_was_started_again_on_its_data_is_the_same_place(tmp_path: 
     assert yard.aisbench("jobs").stdout.strip() == "no job is in flight"
     forgotten = yard.aisbench("jobs", "forget", job["job_id"])
     assert (forgotten.returncode, forgotten.stdout) == (1, f"{job['job_id']}: is no job in flight of this ledger\n")
+
+
+def test_the_log_of_a_job_of_a_private_cloud_is_read_while_its_run_lives_and_afterwards(yard: Yard) -> None:
+    """Only the run can ask that cloud; the command that a person pastes reads what the run has written."""
+    gate = Gate()
+    yard.suite(script="print('it trains', flush=True)\n" + gate.wait + SCRIPT)
+    with yard.start(cloud=False) as run:
+        job = yard.wait_for_job("RUNNING")
+        wait_until(lambda: "it trains" in yard.aisbench("logs", job).stdout)
+        gate.open()
+        assert "rank 0 of 2" in yard.aisbench("logs", job, "--follow").stdout
+        assert run.wait() == 0
+    after = yard.aisbench("logs", job)
+    assert (after.returncode, after.stdout.count("it trains")) == (0, 2), after.stderr
+    strange = yard.aisbench("logs", "no-such-job")
+    assert strange.returncode == 4
+    assert "name --cloud FILE" in strange.stderr
