@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -44,6 +44,8 @@ _HEADERS = {
     "cache-control": "no-store",
 }
 
+_LOOK = Path(__file__).parents[1] / "look.css"  # shared with the pages that a run writes
+
 
 def make_application(
     engine: Engine,
@@ -65,6 +67,9 @@ def make_application(
         _LOG.warning("the database does not answer: %s", plain(str(error), 300))
         return api.unanswered() if request.url.path.startswith("/api/") else frame.unanswered(request)
 
+    async def look(_request: Request) -> Response:
+        return FileResponse(_LOOK)
+
     app = Starlette(
         routes=[
             *api.routes(),
@@ -72,6 +77,7 @@ def make_application(
             Route("/login", frame.form(frame.login), methods=["POST"]),
             Route("/p/{project}/t/{testid}/r/{run}/sign", frame.form(frame.sign), methods=["POST"]),
             Route("/logout", frame.logout, methods=["POST"]),
+            Route("/static/look.css", look),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
             *Pages(frame).routes(),
         ],
