@@ -12,6 +12,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from platform import node as host_name
 from urllib.parse import urlsplit, urlunsplit
 
 from pytest_aisbench.config.settings import Settings
@@ -281,8 +282,14 @@ _GIT = ("git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-
 
 def origin(variables: Mapping[str, str], folder: str) -> Executor:
     """The CI server, build, commit and branch by these variables; commit and branch else by the folder's repository."""
-    started_by = executor(variables)
+    started_by = replace(executor(variables), user=_user(variables))
     return started_by if started_by.commit else _with_git(started_by, folder)
+
+
+def _user(variables: Mapping[str, str]) -> str:
+    """The account, as its shell names it, and the machine; empty if no account is named."""
+    account = next((variables[name] for name in ("LOGNAME", "USER", "USERNAME") if variables.get(name)), "")
+    return plain(f"{account}@{host_name()}", _LONGEST_BRANCH) if account else ""
 
 
 def executor(variables: Mapping[str, str]) -> Executor:

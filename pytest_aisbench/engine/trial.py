@@ -31,7 +31,7 @@ from pytest_aisbench.model.job import Job
 from pytest_aisbench.model.messages import joined, message, plain
 from pytest_aisbench.model.metric import THROUGHPUT
 from pytest_aisbench.model.ports import Clock, Platform
-from pytest_aisbench.model.trial import Fault, Step, Trial, TrialRecord
+from pytest_aisbench.model.trial import STAGING, Fault, Step, Trial, TrialRecord
 from pytest_aisbench.model.verdict import Outcome, Ruling, ScalePoint, Verdict
 
 _LOG = get_logger("fleet")
@@ -78,6 +78,7 @@ def _fault(trial: Trial, error: AisbenchError) -> Fault:
 
 def _stage(trial: Trial, tools: Tools) -> Trial:
     _check_budget(tools)
+    trial = replace(trial, times={**trial.times, STAGING: tools.clock.now()})  # until now it waited for a slot
     stage = upload_stage(trial, tools.platform, tools.stager)
     request = tools.platform.render(job_spec(trial, stage, tools.limits.run_s))
     return trial.moved(Step.SUBMIT, tools.clock.now(), stage=stage, request=request)

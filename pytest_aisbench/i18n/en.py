@@ -83,6 +83,8 @@ _MESSAGES = {
     # What is worth a look
     "drifted": "{metric} has drifted to {level}, {change} from the anchor {anchor}, since value {since} of {count}"
     " (CUSUM {score} > {alarm}, s {deviation})",
+    "always below": "{metric} is {level}, {change} from {anchor} that it is held against, and was below that in all of"
+    " the last {count} values (CUSUM {score} > {alarm}, s {deviation})",
     "drifted in": "{drift}: from run {run} on",
     "changed": "{metric} changed by {change} at value {at}, from {before} to {after}",
     "changed in": "{change}: run {run}",
@@ -237,7 +239,8 @@ _REPORT = {
     "do nothing ran": "no job ran: change what the reason names",
     "do test error": "the test itself is wrong: correct it, then run it again",
     # The table of tests
-    "result": "Result", "test": "Test", "verdict": "Verdict", "throughput": "Throughput", "accuracy": "Accuracy",
+    "result": "Result", "case or test": "Case or test",
+    "verdict": "Verdict", "throughput": "Throughput", "accuracy": "Accuracy",
     "wanted": "Wanted", "remarks": "Remarks", "links": "Links", "job time": "Job time",
     "job time means": "how long the jobs of the case ran, all trials together; of other tests, the test itself",
     "slow": "{count} slow", "notes": "{count} note|{count} notes", "trials": "{count} trial|{count} trials",
@@ -259,7 +262,20 @@ _REPORT = {
     "before": "before", "now": "now", "change": "change", "case": "case",
     "speed alike": "within {share} in all {count} cases that both measured",
     "turned none": "no verdict turned", "more": "and {count} more",
-    "tested by": "Tested by", "reviewed by": "Reviewed by", "date": "Date and signature",
+    "tested by": "Tested by", "reviewed by": "Reviewed by", "name": "Name", "date": "Date", "signature": "Signature",
+    "sheet": "Acceptance sheet", "statement": "Run {run}: {meaning}.",
+    "not accepted": "INCOMPLETE", "matrix": "Throughput and share of the reference", "workload": "Workload",
+    "more workloads": "and {count} more workload in the table below|and {count} more workloads in the table below",
+    "more in table": "and {count} more case in the table above|and {count} more cases in the table above",
+    "run scaling": "Scaling", "no scaling": "no workload was measured at two shapes",
+    "least efficient": "least: {name} {shape}, {share}", "claimed efficiency": "claim: at least {share}",
+    "efficiency by cards": "efficiency, by number of cards",
+    "no stragglers": "no card and no node is slower than the others", "expected failures": "Expected failures",
+    "since green": "Against the last run that passed", "no green run": "no earlier run on this platform passed",
+    "since last and green": "Against the last run, which passed", "back cases": "Not in that run",
+    "cases heading": "Cases", "search": "Search cases, tests, reasons", "all rows": "all {count}",
+    "other tests": "{count} other test|{count} other tests", "no row": "no row matches",
+    "print sheet": "Print", "print all": "Print with details",
     # A case
     "more in results": "and {count} more in results.json",
     "left out": "left out, to keep the page small: {names}", "charts": "charts",
@@ -275,7 +291,8 @@ _REPORT = {
     "traits": "What was compared", "changed": "Changed since the last trial that is not comparable",
     "last lines": "Last lines of the log", "events": "What the platform says happened",
     # Charts
-    "lifecycle": "{case}: lifecycle", "life stage": "staged", "life submit": "submitted", "life queue": "queued",
+    "lifecycle": "{case}: lifecycle", "life wait": "waited for a slot",
+    "life stage": "staged", "life submit": "submitted", "life queue": "queued",
     "life train": "running", "life watch": "queued and running", "life harvest": "harvested", "life judge": "judged",
     "from the start": "from the start, {clock} UTC",
     "speed curve": "{case}: speed through the training", "loss curve": "{case}: loss through the training",
@@ -309,15 +326,12 @@ _REPORT = {
     "private Tester": "Tester of the private local cloud: {states}",
     "in unit": "throughput in {unit}", "report": "report", "none": "none", "not recorded": "not recorded",
     # pytest-html's own
-    "environment": "Environment", "summary": "Summary", "filter": "(Un)check the boxes to filter the results.",
+    "environment": "Environment",
     "one passed": "Passed", "one failed": "Failed", "one skipped": "Skipped", "one error": "Error",
     "one xfailed": "XFailed", "one xpassed": "XPassed", "one rerun": "Rerun",
     "made": "Report generated on $1 at $2 by ",
-    "show all": "Show all details", "hide all": "Hide all details", "hide details": "hide details",
+    "show all": "Open all", "hide all": "Close all", "hide details": "hide details",
     "show details": "show details", "expand": "expand", "collapse": "collapse",
-    "outcome passed": "Passed", "outcome failed": "Failed", "outcome skipped": "Skipped", "outcome error": "Errors",
-    "outcome xfailed": "Expected failures", "outcome xpassed": "Unexpected passes", "outcome rerun": "Reruns",
-    "outcome retried": "Retried",
     # The list of runs
     "index title": "aisbench runs", "index runs": "{count} run|{count} runs",
     "index newest": "the newest {count} runs; older ones are in the ledger: aisbench report RUN",

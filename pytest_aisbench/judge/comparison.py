@@ -138,6 +138,7 @@ class SpeedChange:
 @dataclass(frozen=True)
 class RunDifference:
     new: tuple[str, ...]
+    back: tuple[str, ...]  # that run did not have them, but an older one did
     gone: tuple[str, ...]
     turned: tuple[VerdictChange, ...]
     moved: tuple[SpeedChange, ...]  # the largest change first
@@ -154,7 +155,8 @@ def compare_runs(before: PreviousRun, cases: Iterable[CaseBrief]) -> RunDifferen
         if _is_speed(old.throughput) and _is_speed(new.throughput) and old.unit == new.unit
     ]
     return RunDifference(
-        new=tuple(name for name in now if name not in earlier),
+        new=tuple(name for name in now if name not in earlier and name not in before.earlier),
+        back=tuple(name for name in now if name not in earlier and name in before.earlier),
         gone=tuple(name for name in earlier if name not in now),
         turned=tuple(
             VerdictChange(new.id, old.verdict, new.verdict) for old, new in pairs if old.verdict is not new.verdict

@@ -21,6 +21,13 @@ BROKEN = 12
 INCONCLUSIVE = 13
 TERMINATED = 143
 
+_VERDICTS = {PASSED: Ruling.PASSED, FAILED: Ruling.FAILED, BROKEN: Ruling.BROKEN, INCONCLUSIVE: Ruling.INCONCLUSIVE}
+
+
+def verdict_of_run(code: int | None) -> Ruling | None:
+    """The verdict on a whole run, by its exit code; None if it has not judged all that it should have."""
+    return None if code is None else _VERDICTS.get(code)
+
 
 @dataclass
 class Tally:

@@ -166,8 +166,9 @@ class Drift:
         return (self.level - self.anchor) / abs(self.anchor)
 
     def text(self, metric: str, unit: str = "") -> str:
+        """A drift has a beginning; values that were never near the anchor have none."""
         return message(
-            "drifted",
+            "drifted" if self.since else "always below",
             metric=metric,
             level=quantity(self.level, unit),
             change=f"{self.change:+.1%}",

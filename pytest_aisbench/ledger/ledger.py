@@ -49,11 +49,17 @@ ORDER BY t.updated DESC
 
 _PREVIOUS_RUN = """
 SELECT b.run, b.started FROM runs b JOIN runs r ON r.run = ? AND b.started < r.started
-WHERE b.finished IS NOT NULL
+WHERE b.finished IS NOT NULL AND (b.exit_code = 0 OR NOT ?)
     AND json_extract(b.settings, '$.platform') IS json_extract(r.settings, '$.platform')
     AND json_extract(b.settings, '$.region') IS json_extract(r.settings, '$.region')
     AND EXISTS (SELECT 1 FROM cases c WHERE c.run = b.run AND json_extract(c.record, '$.verdict') IS NOT NULL)
 ORDER BY b.started DESC LIMIT 1
+"""
+_EARLIER_CASES = """
+SELECT case_id FROM cases c WHERE run = ?1 AND EXISTS (
+    SELECT 1 FROM trials t JOIN runs b USING (run) JOIN runs r ON r.run = ?1
+    WHERE t.case_id = c.case_id AND t.updated < r.started AND t.run != ?1
+    AND json_extract(b.settings, '$.platform') IS json_extract(r.settings, '$.platform'))
 """
 _UPLOADS = """
 SELECT tester, label, case_id, state, why FROM uploads u WHERE run = ? AND kind != ? AND NOT (kind = ? AND EXISTS (
@@ -277,17 +283,19 @@ class Ledger:
             cases=(),
             uploads=(),
             before=self.previous(run),
+            green=self.previous(run, green=True),
             executor=codec.load(Executor, json.loads(executor)),
         )
 
-    def previous(self, run: str) -> PreviousRun | None:
-        """The last earlier run on the same platform that ended with a verdict."""
-        for name, started in self.database.read(_PREVIOUS_RUN, run):
+    def previous(self, run: str, *, green: bool = False) -> PreviousRun | None:
+        """The last earlier run on the same platform that ended with a verdict; with `green`, with exit code 0."""
+        for name, started in self.database.read(_PREVIOUS_RUN, run, green):
             cases = self.database.read(_BRIEF, name)
             briefs = (
                 CaseBrief(case, Ruling(word) if word else None, value, unit or "") for case, word, value, unit in cases
             )
-            return PreviousRun(name, _stamp(started), tuple(briefs))
+            earlier = frozenset(case for (case,) in self.database.read(_EARLIER_CASES, run))
+            return PreviousRun(name, _stamp(started), tuple(briefs), earlier)
         return None
 
     def uploads(self, run: str) -> tuple[Mapping[str, str], ...]:

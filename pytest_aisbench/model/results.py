@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pytest_aisbench.model.case import Mode, Shape
 from pytest_aisbench.model.job import LogExcerpt, Power, TrainedWith
 from pytest_aisbench.model.messages import message
-from pytest_aisbench.model.metric import Curve, Pace
+from pytest_aisbench.model.metric import THROUGHPUT, Curve, Pace
 from pytest_aisbench.model.verdict import Background, Finding, Ruling
 
 
@@ -28,6 +28,7 @@ class Executor:
     commit: str = ""  # the whole digest; empty if unknown
     branch: str = ""
     modified: bool | None = None  # files that git knows differ from the commit; None if a CI server named the commit
+    user: str = ""  # account and machine, `ann@login1`: for the reports of the run alone, nothing uploads it
 
     @property
     def commit_text(self) -> str:
@@ -137,6 +138,13 @@ class CaseEntry:
         return self.trials[-1].trained_with if self.trials else None
 
     @property
+    def of_reference(self) -> float | None:
+        """The throughput as a share of its reference; None without either."""
+        reference = self.background.reference if self.background else None
+        speed = self.metrics[THROUGHPUT].value if THROUGHPUT in self.metrics else None
+        return speed / reference if speed is not None and reference else None
+
+    @property
     def efficiency(self) -> float | None:
         """The share of the base's speed that a card keeps at this shape; None for the base itself, or without one."""
         points = self.background.scaling if self.background else ()
@@ -157,11 +165,12 @@ class CaseBrief:
 
 @dataclass(frozen=True)
 class PreviousRun:
-    """The run before this one on the same platform."""
+    """An earlier run on the same platform."""
 
     run: str
     started: str
     cases: tuple[CaseBrief, ...]
+    earlier: frozenset[str] = frozenset()  # cases of this run that only older runs had: they are not new
 
 
 @dataclass(frozen=True)
@@ -175,6 +184,7 @@ class RunEntry:
     cases: tuple[CaseEntry, ...]
     uploads: tuple[Mapping[str, Any], ...] = field(default=())
     before: PreviousRun | None = None  # the last run on the same platform
+    green: PreviousRun | None = None  # the last of them whose exit code is 0
     executor: Executor = Executor()
 
     @cached_property

@@ -17,12 +17,15 @@ from pytest_aisbench.model.verdict import Background, Past, Ruling, Verdict
 class Step(enum.IntEnum):
     """What a trial does next. SUBMIT in the ledger is an intent: it is saved before the request leaves."""
 
-    STAGE = 0
+    STAGE = 0  # or waits for its turn: `times` has STAGING from the moment it really stages
     SUBMIT = 1
     WATCH = 2
     HARVEST = 3
     JUDGE = 4
     DONE = 5
+
+
+STAGING = "staging"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
-"""Draws the charts of a case as SVG: its curves, its history, its shapes, and the life of its trials.
+"""Draws charts as SVG: the curves of a case, its history, its shapes, the life of its trials; the scaling of a run.
 
-Attributes stand in single quotes, because pytest-html carries the picture in a double-quoted one. A picture alone is
-dark ink on a light card. A dark page replaces each colour by that of `NIGHT`, with CSS rules on the attributes.
+A picture alone is dark ink on a light card. In our pages CSS rules on the attributes replace each colour by a variable
+of `look.css`, so that pictures are dark where the page is. Bars and dots have their value as a tooltip; a curve has
+its scale in `data-y`, by which the script of report.html shows the value under the pointer.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +23,18 @@ from pytest_aisbench.model.clock import day as date_of
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.metric import Curve, Point, warm_up
 from pytest_aisbench.model.results import TrialEntry
-from pytest_aisbench.model.trial import Step
+from pytest_aisbench.model.trial import STAGING, Step
 from pytest_aisbench.model.verdict import Background, ScalePoint, number
 from pytest_aisbench.report.text import cut, display_width, span, utc_time
 
 WIDTH = 760
 LEFT, RIGHT, TOP = 64, 676, 50  # the edges of most plots
-PAPER, INK, FAINT, GRID = "#ffffff", "#1f2933", "#5f6b78", "#d5dae0"
-BAR, ODD, BAND, MARK = "#3f74b5", "#c2410c", "#dcebdc", "#2f7d4f"
-STAGE, QUEUE, HARVEST = "#677585", "#97690f", "#7a5ea8"
-NIGHT = {
-    PAPER: "#1b2128", INK: "#e4e8ec", FAINT: "#a3aeba", GRID: "#3a444f",
-    BAR: "#6ea0dc", ODD: "#f08a4b", BAND: "#23402e", MARK: "#6fc48f",
-    STAGE: "#8794a4", QUEUE: "#d9a441", HARVEST: "#a98fd6",
+PAPER, INK, FAINT, GRID = "#ffffff", "#1a1f26", "#5b6673", "#dfe3e8"
+BAR, ODD, BAND, MARK = "#1f55a8", "#b3261e", "#e1efe5", "#1a7f3c"
+WAIT, HARVEST = "#9a4d00", "#6d4aa8"
+VARIABLES = {  # of look.css, by colour
+    PAPER: "ground", INK: "ink", FAINT: "soft", GRID: "line", BAR: "stroke", ODD: "bad", BAND: "band", MARK: "good",
+    WAIT: "broken", HARVEST: "unsure",
 }  # fmt: skip
 _COLUMN = 5.9  # pixels that a column of small text takes, at most
 
@@ -83,7 +84,7 @@ def fitted(text: str, size: float) -> str:
 def grid_lines(scale: Scale, values: Sequence[float], *, in_percent: bool = False) -> str:
     """Horizontal lines across the plot, each with its number."""
     lines = "".join(f"M{LEFT} {short(scale(value))}H{RIGHT}" for value in values)
-    named = [(scale(value) + 4, f"{value:.0%}" if in_percent else number(value)) for value in values]
+    named = [(scale(value) + 4, f"{number(100 * value)}%" if in_percent else number(value)) for value in values]
     texts = "".join(f"<text x='{LEFT - 6}' y='{short(y)}'>{name}</text>" for y, name in named)
     return f"<path d='{lines}' stroke='{GRID}'/><g text-anchor='end'>{texts}</g>"
 
@@ -115,6 +116,20 @@ def path(points: Iterable[tuple[float, float]]) -> str:
 
 def short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
+
+
+_CURVE = re.compile(r"(<path data-y='[^']*') d='M([^']*)'")
+
+
+def without_x(svg: str) -> str:
+    """The pictures with the curves as steps of y alone, in tenths of a pixel: the points of a curve are evenly spaced,
+    and the script of report.html puts them there. Half of what the details of a case weigh are curves."""
+
+    def steps(curve: re.Match[str]) -> str:
+        heights = [round(10 * float(point.partition(" ")[2])) for point in curve[2].split("L")]
+        return f"{curve[1]} data-d='{' '.join(str(b - a) for a, b in itertools.pairwise((0, *heights)))}'"
+
+    return _CURVE.sub(steps, svg)
 
 
 # Speed and loss through a training, with its warm-up and the band that the speed should be in
@@ -183,7 +198,8 @@ def _curve_picture(
     if slow:
         parts.append(_warm_up(x(slow - 0.5), say))
     drawn = path((x(index), y(value)) for index, value in enumerate(values))
-    parts.append(f"<path d='{drawn}' fill='none' stroke='{BAR}' stroke-width='1.6'/>")
+    scale = f"{y.low:g} {y.high:g} {y.at:g} {y.to:g}"
+    parts.append(f"<path data-y='{scale}' d='{drawn}' fill='none' stroke='{BAR}' stroke-width='1.6'/>")
     if claim and claim.reference is not None:
         parts.append(value_line(y, claim.reference, say("reference")))
     parts += _steps(points, x, say)
@@ -225,7 +241,6 @@ def _steps(points: Sequence[Point], x: Scale, say: Language) -> Iterator[str]:
 MOST_PAST = 100
 MOST_SHAPES = 12
 PAST_HEIGHT, PAST_FLOOR = 190, 154
-_REACH, _LEAST_REACH = 2.0, 0.1  # how far limits may stretch a plot: in ranges of the values, and as share of one
 
 
 def history_chart(
@@ -240,8 +255,8 @@ def history_chart(
         return ""
     values = [each.value for each in past]
     interval = background.interval or ()
-    plotted = [*values, *interval, *([now] if now is not None else [])]
-    plotted += _near((background.low, background.high, background.reference), min(plotted), max(plotted))
+    limits = [limit for limit in (background.low, background.high, background.reference) if limit is not None]
+    plotted = [*values, *interval, *limits, *([now] if now is not None else [])]
     marks = ticks(min(plotted), max(plotted))
     y, x = Scale(marks[0], marks[-1], PAST_FLOOR, TOP), Scale(0, len(past), LEFT + 10, RIGHT - 12)
     parts = [_band(background, y), grid_lines(y, marks)]
@@ -251,15 +266,19 @@ def history_chart(
     ]
     places = [(x(index), y(value)) for index, value in enumerate(values)]
     parts.append(f"<path d='{path(places)}' fill='none' stroke='{BAR}'/>")
-    dots = "".join(f"M{short(a - 2.5)} {short(b)}a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0" for a, b in places)
-    parts.append(f"<path d='{dots}' fill='{BAR}'/>")
+    dots = "".join(
+        f"<circle cx='{short(a)}' cy='{short(b)}' r='3'><title>{date_of(each.at)} {escape(plain(each.run, 60))}:"
+        f" {number(each.value)}</title></circle>"
+        for (a, b), each in zip(places, past, strict=True)
+    )
+    parts.append(f"<g fill='{BAR}'>{dots}</g>")
     story = [say("history story", count=len(background.history))]
     if now is not None:
         parts += _current(x(len(past)), y, now, interval, background)
         story.append(say("newest trial" if day else "this trial", value=f"{number(now)} {unit}".strip()))
     if interval:
         story.append(say("interval", low=number(interval[0]), high=number(interval[-1])))
-    if background.reference is not None and marks[0] <= background.reference <= marks[-1]:
+    if background.reference is not None:
         parts.append(value_line(y, background.reference, say("reference")))
     parts.append(f"<text x='{LEFT + 10}' y='{PAST_FLOOR + 16}'>{date_of(past[0].at)}</text>")
     parts.append(
@@ -276,12 +295,6 @@ def _level_change(at: float, share: float) -> str:
     )
 
 
-def _near(bounds: Sequence[float | None], low: float, high: float) -> list[float]:
-    """The limits near the values: a limit far away would make every history a flat line."""
-    reach = max(_REACH * (high - low), _LEAST_REACH * abs(high))
-    return [bound for bound in bounds if bound is not None and low - reach <= bound <= high + reach]
-
-
 def _current(at: float, y: Scale, now: float, interval: Sequence[float], background: Background) -> Iterator[str]:
     """A diamond, in another colour outside the band, and a whisker for the interval of the trials."""
     low, high = background.low, background.high
@@ -290,7 +303,10 @@ def _current(at: float, y: Scale, now: float, interval: Sequence[float], backgro
         a, b = y(interval[0]), y(interval[-1])
         whisker = f"M{short(at)} {short(a)}V{short(b)}m-4 0h8M{short(at - 4)} {short(a)}h8"
         yield f"<path d='{whisker}' stroke='{INK}' fill='none'/>"
-    yield f"<path d='M{short(at - 5.5)} {short(y(now))}l5.5-5.5l5.5 5.5l-5.5 5.5z' fill='{MARK if inside else ODD}'/>"
+    yield (
+        f"<path d='M{short(at - 5.5)} {short(y(now))}l5.5-5.5l5.5 5.5l-5.5 5.5z' fill='{MARK if inside else ODD}'>"
+        f"<title>{number(now)}</title></path>"
+    )
 
 
 def scaling_chart(
@@ -349,10 +365,78 @@ def _cards(point: ScalePoint) -> int:
     return int(nodes) * int(devices) or 1 if nodes.isdecimal() and devices.isdecimal() else 1
 
 
+# The scaling of all workloads of a run
+
+MOST_LINES = 7
+_RUN_HEIGHT, _RUN_FLOOR, _NAMES_AT = 280, 238, 590
+_LINES = (BAR, HARVEST, WAIT, MARK, ODD, FAINT, INK)
+_SIGNS = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-4-4h8v8h-8z", "M0-5l5 9h-10z", "M-5 0l5-5l5 5l-5 5z")
+
+
+def run_scaling_chart(
+    workloads: Mapping[str, Sequence[ScalePoint]], claim: float | None, *, title: str, say: Language = ENGLISH
+) -> str:
+    """A line for each workload: the share of the base's speed that a card keeps, by the number of cards.
+
+    Of many workloads those that lose most; `claim` is the share that all should keep. Empty without two shapes.
+    """
+    lines = {
+        name: [(_cards(point), _share(point, points[0]), point) for point in points]
+        for name, points in workloads.items()
+        if len(points) > 1
+    }
+    if not lines:
+        return ""
+    losing_most = sorted(lines, key=lambda name: min(share for _, share, _ in lines[name]))
+    drawn = {name: line for name, line in lines.items() if name in losing_most[:MOST_LINES]}
+    cards = sorted({count for line in drawn.values() for count, _, _ in line})
+    shares = [share for line in drawn.values() for _, share, _ in line]
+    marks = ticks(min([*shares, claim or 1.0, 0.9]), max([*shares, 1.0]))
+    x = Scale(math.log2(cards[0]), math.log2(cards[-1]), LEFT + 10, _NAMES_AT - 20)
+    y = Scale(marks[0], marks[-1], _RUN_FLOOR, TOP)
+    parts = [_band(Claim(low=claim), y)] if claim else []
+    parts += [grid_lines(y, marks, in_percent=True), *_card_counts(cards, x)]
+    parts.append(f"<path d='M{LEFT} {short(y(1.0))}H{_NAMES_AT - 10}' stroke='{INK}' stroke-dasharray='5 4'/>")
+    at_names: list[float] = []
+    for index, (name, line) in enumerate(sorted(drawn.items(), key=lambda each: -each[1][-1][1])):
+        colour, sign = _LINES[index], _SIGNS[index % len(_SIGNS)]
+        places = [(x(math.log2(count)), y(share)) for count, share, _ in line]
+        parts.append(f"<path d='{path(places)}' fill='none' stroke='{colour}' stroke-width='1.6'/>")
+        for (a, b), (_, share, point) in zip(places, line, strict=True):
+            hint = f"{name} {point.shape}: {number(point.value)}, {say('efficiency', share=f'{share:.1%}')}"
+            look = f"fill='{PAPER if _from_history(point) else colour}' stroke='{colour}'"
+            parts.append(
+                f"<path transform='translate({short(a)} {short(b)})' d='{sign}' {look}>"
+                f"<title>{escape(fitted(f'{hint}, {point.source}', 160))}</title></path>"
+            )
+        at_names.append(max(places[-1][1] + 4, at_names[-1] + 15 if at_names else 0.0))
+        text = f"{fitted(name, 17)} {line[-1][1]:.0%}"
+        parts.append(f"<text x='{_NAMES_AT}' y='{short(at_names[-1])}' fill='{colour}'>{escape(text)}</text>")
+    worst = losing_most[0]
+    least, shape = min((share, point.shape) for _, share, point in lines[worst])
+    story = [say("least efficient", name=worst, shape=shape, share=f"{least:.1%}")]
+    if claim:
+        story.append(say("claimed efficiency", share=f"{claim:.0%}"))
+    if len(lines) > len(drawn):
+        story.append(say("more", count=len(lines) - len(drawn)))
+    parts.append(f"<text x='12' y='{_RUN_HEIGHT - 8}' fill='{FAINT}'>{escape(say('efficiency by cards'))}</text>")
+    return picture(title, " · ".join(story), parts, _RUN_HEIGHT, picture_id(title, cards, shares))
+
+
+def _card_counts(cards: Sequence[int], x: Scale) -> Iterator[str]:
+    """The numbers below the axis, as many as fit."""
+    last = -math.inf
+    for count in cards:
+        if (at := x(math.log2(count))) - last >= 30:
+            yield f"<text x='{short(at)}' y='{_RUN_FLOOR + 15}' text-anchor='middle'>{count}</text>"
+            last = at
+
+
 # The life of a case: a row for each trial, a piece for each step, at true times
 
 COLOURS = {
-    "stage": STAGE, "submit": INK, "queue": QUEUE, "train": BAR, "watch": BAR, "harvest": HARVEST, "judge": MARK,
+    "wait": GRID, "stage": FAINT, "submit": INK, "queue": WAIT, "train": BAR, "watch": BAR, "harvest": HARVEST,
+    "judge": MARK,
 }  # fmt: skip
 MOST_ROWS = 8
 _LEFT, _RIGHT, _ROW, _LEAST = 76, 748, 24, 2.0
@@ -391,7 +475,8 @@ def _piece(each: StepSpan, scale: Scale, start: float, y: float, say: Language) 
     label = say(f"life {each.name}")
     if wide < 6.2 * display_width(label) + 8:
         return shape
-    return f"{shape}<text x='{short(at + 5)}' y='{short(y + 12.5)}' fill='{PAPER}'>{escape(label)}</text>"
+    ink = INK if COLOURS[each.name] == GRID else PAPER
+    return f"{shape}<text x='{short(at + 5)}' y='{short(y + 12.5)}' fill='{ink}'>{escape(label)}</text>"
 
 
 def _axis(scale: Scale, floor: float, start: float, say: Language) -> Iterator[str]:
@@ -412,18 +497,22 @@ _STEP_NAMES = [step.name.lower() for step in Step]
 
 
 class StepSpan(NamedTuple):
-    name: str  # stage, submit, queue, train, harvest or judge; watch if the time in the queue is unknown
+    name: str  # wait, stage, submit, queue, train, harvest or judge; watch if the time in the queue is unknown
     start: float
     stop: float
 
 
 def step_spans(times: Mapping[str, float], queued_s: float | None) -> list[StepSpan]:
-    """The steps of a trial, each until the next begins; the watch is split into the queue and the training."""
+    """The steps of a trial, each until the next begins. Before it stages it waits for a slot of the run; the watch is
+    split into the queue of the platform and the training."""
     began = sorted((at, _STEP_NAMES.index(name)) for name, at in times.items() if name in _STEP_NAMES)
     steps: list[StepSpan] = []
     for (start, step), (stop, _) in itertools.pairwise(began):
         name = _STEP_NAMES[step]
-        if name != "watch" or queued_s is None:
+        if name == "stage" and STAGING in times:
+            middle = min(max(times[STAGING], start), stop)
+            steps += [StepSpan("wait", start, middle), StepSpan("stage", middle, stop)]
+        elif name != "watch" or queued_s is None:
             steps.append(StepSpan(name, start, stop))
         else:
             middle = min(max(start + queued_s, start), stop)

@@ -83,6 +83,11 @@ def verdict_text(case: CaseEntry, say: Language) -> str:
     return say.word(case.verdict.value) if case.verdict else say("not judged")
 
 
+def share_of_reference(case: CaseEntry) -> str:
+    """The throughput in percent of its reference; empty without either."""
+    return "" if case.of_reference is None else f"{case.of_reference:.1%}"
+
+
 def trained_with_text(software: TrainedWith | None, say: Language) -> str:
     """What really trained, in few words: `torch 2.13.0`, `numpy miniature` or `unknown`."""
     if software is None:
@@ -125,12 +130,6 @@ def _measured(case: CaseEntry, metric: str, unit: str) -> str:
 def _first_number(text: str) -> float | None:
     match = re.search(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text)
     return float(match[0]) if match else None
-
-
-def reference_share(case: CaseEntry) -> float | None:
-    """The throughput as a share of its reference; None without either."""
-    value, reference = _value(case, THROUGHPUT), case.background.reference if case.background else None
-    return value / reference if value is not None and reference else None
 
 
 def reason_in_brief(case: CaseEntry, say: Language) -> str:
@@ -208,8 +207,9 @@ COLUMNS = (
     *_of_metric(THROUGHPUT, brief_from=2, attempts=ALWAYS),
     Column(
         "reference share",
-        Output.TERMINAL,
-        text=lambda case, _say: NOT_MEASURED if (share := reference_share(case)) is None else f"{share:.1%}",
+        Output.PAGE | Output.PAPER | Output.TERMINAL,
+        text=lambda case, _say: share_of_reference(case) or NOT_MEASURED,
+        value=lambda case: case.of_reference,
         attempts=6,
     ),
     Column(

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from pytest_aisbench.judge.values import case_values
+from pytest_aisbench.judge.values import judged_values
 from pytest_aisbench.logs import get_logger, log_ignored
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import CaseEntry
@@ -108,7 +108,7 @@ def trial_properties(trial: Trial, platform: str = "") -> list[tuple[str, str | 
         ("verdict", verdict.ruling.value if verdict else None),
         ("reason", verdict.reason if verdict else trial.stopped_by or None),
     ]
-    values = case_values(trial).values
+    values = judged_values(trial, verdict)  # after several trials the mean, as every report shows it
     for name, metric in workload.metrics.items():
         pairs += [(name, values.get(name)), (f"{name}.unit", metric.unit or None)]
     pairs += [(f"{finding.metric}.wanted", finding.wanted) for finding in (verdict.findings if verdict else ())]

@@ -1,4 +1,4 @@
-"""The HTML that we add to `report.html`: the head of the page, and the details below the row of each case."""
+"""The details of a case in `report.html`, which a browser draws when the row of the case is opened."""
 
 from __future__ import annotations
 
@@ -9,153 +9,13 @@ from html import escape
 from typing import NamedTuple
 
 from pytest_aisbench.i18n import ENGLISH, Language
-from pytest_aisbench.judge.comparison import HARDWARE_OPTIONS, SOFTWARE_OPTIONS, RunDifference, compare_runs
-from pytest_aisbench.judge.entries import brief
 from pytest_aisbench.judge.standards import TIME, Field, standard_fields
-from pytest_aisbench.model.clock import seconds_of
 from pytest_aisbench.model.messages import plain, translated
-from pytest_aisbench.model.results import CaseBrief, CaseEntry, Executor, RunEntry, TrialEntry
+from pytest_aisbench.model.results import CaseBrief, CaseEntry, Straggler, TrialEntry
 from pytest_aisbench.model.verdict import Finding, Outcome, Ruling, number
-from pytest_aisbench.report.columns import Column, Output, columns_of, trained_with_sentence
+from pytest_aisbench.report.columns import Column, trained_with_sentence
 from pytest_aisbench.report.rank_charts import Chart, case_charts
-from pytest_aisbench.report.text import (
-    as_typed,
-    exit_meaning,
-    safe_link,
-    span,
-    utc_time,
-    verdict_counts,
-    what_to_do,
-    worst_first,
-)
-from pytest_aisbench.traininglog.activity import LOGGED_SOFTWARE
-
-# The head of the page: what was run, where, at what cost, with what result, and what changed
-
-MOST = 10
-_CLUSTER = ("place", *HARDWARE_OPTIONS)
-_VERSIONS = ("framework", *SOFTWARE_OPTIONS, *LOGGED_SOFTWARE)
-_STEADY = 0.01  # changes of speed that are not worth a table
-
-
-def overview(cases: Iterable[CaseEntry], run: RunEntry | None, say: Language = ENGLISH, versions: str = "") -> str:
-    """The head of the page."""
-    all_cases = list(cases)
-    counts = verdict_counts(all_cases)
-    verdicts = ", ".join(f"{counts[verdict]} {ruling(verdict, say)}" for verdict in (*Ruling, None) if counts[verdict])
-    hours = number(sum(case.card_hours for case in all_cases))
-    lead = f"{escape(say('cases', count=len(all_cases)))}: {verdicts or escape(say('none judged'))}"
-    lines = [f"<div class='lead'>{lead}; {escape(say('card-hours', count=hours))}</div>"]
-    if run:
-        since = f"<h3>{escape(say('since'))}</h3>{''.join(_since(run, all_cases, say))}"
-        lines.append(
-            f"<div class='sides'><div>{facts(_facts(all_cases, run, say, versions))}</div><div>{since}</div></div>"
-        )
-        lines += [_roll(all_cases, say), _signatures(say)]
-    return f"<div class='aisbench' lang='{say.catalogue.html_lang}'>{''.join(lines)}</div>"
-
-
-def _facts(cases: Sequence[CaseEntry], run: RunEntry, say: Language, versions: str) -> Iterator[tuple[str, str]]:
-    settings = run.settings
-    yield say("run"), text(run.run)
-    yield say("started"), text(_clock(run.started))
-    yield say("run by"), _executor(run.executor)
-    yield say("commit"), text(run.executor.commit_text)
-    yield say("wall time"), escape(wall_time(run, say))
-    yield say("platform"), text(as_typed(settings.get("platform") or ""))
-    cluster = [say("region", name=settings["region"])] if settings.get("region") else []
-    cluster += [say("nodes", names=as_typed(settings["nodes"]))] if settings.get("nodes") else []
-    cards = sorted({case.devices_per_node for case in cases})
-    cluster += [say("cards", names=as_typed(cards))] if cards else []
-    yield say("cluster"), text(", ".join((*cluster, *_distinct_traits(cases, _CLUSTER))), 400)
-    yield say("versions"), text(", ".join(filter(None, (versions, *_distinct_traits(cases, _VERSIONS)))), 600)
-    hours = number(sum(case.card_hours for case in cases))
-    yield say("cost"), escape(say("card-hours", count=hours))
-    yield say("exit code"), "" if run.exit_code is None else text(f"{run.exit_code}: {exit_meaning(run, say)}")
-
-
-def _executor(executor: Executor) -> str:
-    """The CI server, with a link to its build; empty if a person ran it."""
-    build = text(executor.build)
-    linked = f"<a href='{escape(executor.url)}'>{build or text(executor.url)}</a>" if executor.url else build
-    return f"{text(executor.name)} {linked}".strip() if executor.name else ""
-
-
-def _distinct_traits(cases: Iterable[CaseEntry], names: Iterable[str]) -> list[str]:
-    """The traits of the newest trials, each once."""
-    newest = [case.trials[-1].traits for case in cases if case.trials]
-    pairs = ((name, traits[name]) for name in names for traits in newest if traits.get(name))
-    return list(dict.fromkeys(f"{name} {value}" for name, value in pairs))[:MOST]
-
-
-def wall_time(run: RunEntry, say: Language) -> str:
-    if run.finished is None:
-        return say("not finished")
-    return span(seconds_of(run.finished) - seconds_of(run.started), say)
-
-
-def _clock(stamp: str) -> str:
-    return stamp.partition(".")[0].removesuffix("Z").replace("T", " ")
-
-
-def _since(run: RunEntry, cases: Sequence[CaseEntry], say: Language) -> Iterator[str]:
-    if run.before is None:
-        yield f"<div>{escape(say('no last run'))}</div>"
-        return
-    difference = compare_runs(run.before, map(brief, cases))
-    turned = "; ".join(
-        f"{text(turn.id)}: {ruling(turn.was, say)} → {ruling(turn.now, say)}" for turn in difference.turned[:MOST]
-    )
-    yield facts(
-        (
-            (say("run"), text(f"{run.before.run}, {_clock(run.before.started)}")),
-            (say("turned"), turned + _and_more(difference.turned, say) if turned else escape(say("turned none"))),
-            (say("new cases"), _names(difference.new, say)),
-            (say("gone cases"), _names(difference.gone, say)),
-            (say("speed"), _alike(difference, say)),
-        )
-    )
-    moved = [move for move in difference.moved if abs(move.share) > _STEADY]
-    if moved:
-        rows = (
-            (text(move.id), number(move.was), text(f"{number(move.now)} {move.unit}", 60), f"{move.share:+.1%}")
-            for move in moved[:MOST]
-        )
-        headings = [say(key) for key in ("case", "before", "now", "change")]
-        yield table(headings, rows, numbers=(1, 2, 3)) + _and_more(moved, say)
-
-
-def _alike(difference: RunDifference, say: Language) -> str:
-    steady = [move for move in difference.moved if abs(move.share) <= _STEADY]
-    if not difference.moved or len(steady) < len(difference.moved):
-        return ""
-    return escape(say("speed alike", share=f"{_STEADY:.0%}", count=len(steady)))
-
-
-def _names(names: Sequence[str], say: Language) -> str:
-    return ", ".join(map(text, names[:MOST])) + _and_more(names, say)
-
-
-def _and_more(things: Sequence[object], say: Language) -> str:
-    return f" {escape(say('more', count=len(things) - MOST))}" if len(things) > MOST else ""
-
-
-def _roll(cases: Sequence[CaseEntry], say: Language) -> str:
-    """The list of cases that people sign, on paper only: there the table of tests is spread over many sheets."""
-    columns = columns_of(Output.PAPER)
-    rows = ([column_cell(column, case, say, 60, attempt=0) for column in columns] for case in worst_first(cases))
-    numbers = [index for index, column in enumerate(columns) if column.value]
-    headings = [column.head(say) for column in columns]
-    return f"<div class='roll'>{table(headings, rows, numbers=numbers)}</div>" if cases else ""
-
-
-def _signatures(say: Language) -> str:
-    """Room for signatures, on paper only."""
-    cells = "".join(f"<td>{escape(say(key))}</td>" for key in ("tested by", "reviewed by", "date"))
-    return f"<table class='sign'><tbody><tr>{cells}</tr></tbody></table>"
-
-
-# The details of a case
+from pytest_aisbench.report.text import safe_link, span, utc_time, what_to_do
 
 BUDGET = 36_000  # bytes of a case in the page
 MOST_ROWS = 10
@@ -230,7 +90,7 @@ def _joined(bodies: Iterable[str], note: str, say: Language) -> str:
         row = ""
     html += f"<div class='charts'>{row}</div>" if row else ""
     html += f"<div>{escape(note)}</div>" if note else ""
-    return f"<div class='aisbench' lang='{say.catalogue.html_lang}'>{html}</div>"
+    return f"<div class='look aisbench' lang='{say.catalogue.html_lang}'>{html}</div>"
 
 
 def _parts(case: CaseEntry, frame: CaseContext) -> Iterator[Part]:
@@ -288,7 +148,7 @@ def _findings(findings: Sequence[Finding], say: Language, limit: int) -> str:
     rows = (
         (
             outcome(each.outcome, say),
-            f"<span class='word'>{text(say.metric(each.metric), limit)}</span>",
+            text(say.metric(each.metric), limit),
             "-" if each.measured is None else number(each.measured),
             text(translated(each.wanted, say), limit),
             text(translated(each.text, say), limit),
@@ -306,21 +166,16 @@ def _usage(trial: TrialEntry) -> tuple[str, ...]:
 
 
 def _stragglers(trial: TrialEntry, say: Language) -> str:
-    if not trial.stragglers:
-        return ""
-    rows = (
-        (
-            escape(each.place),
-            escape(say("all cards")) if each.card is None else str(each.card),
-            "-" if each.rank is None else str(each.rank),
-            f"{each.ratio:.1%}",
-            f"{each.cost:.1%}",
-        )
-        for each in trial.stragglers[:MOST_ROWS]
-    )
+    rows = (straggler_cells(each, say) for each in trial.stragglers[:MOST_ROWS])
     headings = [say(key) for key in ("node", "card", "rank", "of the others", "costs")]
     rows_html = table(headings, rows, numbers=range(5)) + _more(trial.stragglers, say)
     return f"<h3>{escape(say('stragglers'))}</h3>{rows_html}"
+
+
+def straggler_cells(each: Straggler, say: Language) -> tuple[str, ...]:
+    card = escape(say("all cards")) if each.card is None else str(each.card)
+    rank = "-" if each.rank is None else str(each.rank)
+    return escape(each.place), card, rank, f"{each.ratio:.1%}", f"{each.cost:.1%}"
 
 
 def _trials(trials: Sequence[TrialEntry], say: Language, limit: int) -> str:
@@ -403,8 +258,8 @@ def text(words: str, limit: int = 200) -> str:
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: Sequence[int] = ()) -> str:
     """Cells are HTML already; `numbers` are the columns that are aligned to the right."""
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    kinds = dict.fromkeys(numbers, " class='number'")
+    kinds = dict.fromkeys(numbers, " class='n'")
+    head = "".join(f"<th{kinds.get(at, '')}>{escape(heading)}</th>" for at, heading in enumerate(headings))
     body = "".join(
         f"<tr>{''.join(f'<td{kinds.get(at, str())}>{cell}</td>' for at, cell in enumerate(row))}</tr>" for row in rows
     )
@@ -414,11 +269,11 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: Se
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Names and values, one pair a line; the values are HTML already."""
     rows = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{value}</td></tr>" for name, value in pairs if value)
-    return f"<table class='facts'><tbody>{rows}</tbody></table>" if rows else ""
+    return f"<table class='pairs'><tbody>{rows}</tbody></table>" if rows else ""
 
 
 def folded(title: str, inside: str) -> str:
-    """A part that is closed on a screen and open on paper."""
+    """A part that is closed until it is asked for."""
     return f"<details><summary>{escape(title)}</summary>{inside}</details>" if inside else ""
 
 
@@ -436,13 +291,17 @@ def column_cell(column: Column, case: CaseEntry, say: Language, limit: int, atte
 
 
 def ruling(verdict: Ruling | None, say: Language) -> str:
-    return word(verdict.value, say) if verdict else escape(say("not judged"))
-
-
-def word(name: str, say: Language) -> str:
-    """A verdict or an outcome in its colour."""
-    return f"<span class='aisbench-{name}'>{escape(say.word(name))}</span>"
+    return badge(say.word(verdict.value), verdict.value) if verdict else badge(say("not judged"), "")
 
 
 def outcome(value: Outcome, say: Language) -> str:
-    return word(value.value, say)
+    return badge(say.word(value.value), value.value)
+
+
+def badge(words: str, name: str) -> str:
+    """A verdict or an outcome in a frame, in the colour that `look.css` has for its name."""
+    return (
+        f"<span class='verdict {name.lower()}'>{escape(words)}</span>"
+        if name
+        else f"<span class='verdict'>{escape(words)}</span>"
+    )

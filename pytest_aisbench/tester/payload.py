@@ -129,7 +129,8 @@ def result_body(
 
 def _origin(destination: Destination) -> dict[str, Any]:
     """Who started the run, and from which commit; nothing where neither is known."""
-    return {"origin": origin_document(destination.origin)} if destination.origin != Executor() else {}
+    origin = replace(destination.origin, user="")
+    return {"origin": origin_document(origin)} if origin != Executor() else {}
 
 
 def _evidence(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +17,7 @@ from pytest_aisbench.engine.run import origin
 from pytest_aisbench.ledger.ledger import Ledger
 from pytest_aisbench.model.results import Destination, Executor, RunEnd
 from pytest_aisbench.report import index
-from pytest_aisbench.report.page_case import overview
+from pytest_aisbench.report.page_head import overview
 from pytest_aisbench.report.results import results_document
 from pytest_aisbench.tester import payload
 
@@ -59,6 +60,7 @@ def test_a_ci_server_tells_commit_and_branch(variables: dict[str, str], reposito
 
 def test_a_build_is_told_without_the_secrets_of_its_address(tmp_path: Path) -> None:
     assert origin(JENKINS, str(tmp_path)) == NIGHTLY
+    assert origin({**JENKINS, "USER": "ann"}, str(tmp_path)).user == f"ann@{platform.node()}"
 
 
 def test_without_a_ci_server_git_tells_them_and_whether_files_were_changed(repository: Path) -> None:

@@ -154,7 +154,15 @@ def test_a_case_is_the_same_in_allure_with_xdist_and_without(told: Yard) -> None
         assert shape(single[name]) == shape(parallel[name])
     assert [step["status"] for step in single["test_trains[lost-1x2]"]["steps"]] == ["broken", "broken"]
     trial = single["test_trains[slow-1x2]"]["steps"][0]
-    assert [step["name"] for step in trial["steps"]] == ["stage", "submit", "queue", "train", "harvest", "judge"]
+    assert [step["name"] for step in trial["steps"]] == [
+        "wait",
+        "stage",
+        "submit",
+        "queue",
+        "train",
+        "harvest",
+        "judge",
+    ]
     assert trial["steps"][-1]["status"] == "failed"
     times = [(step["start"], step["stop"]) for step in trial["steps"]]
     assert times == sorted(times)

@@ -105,7 +105,7 @@ def test_one_run_writes_all_reports(run: Run, pytester: pytest.Pytester, workers
 def check_html(folder: Path) -> None:
     found = page(folder / "report.html")
     assert found["title"] == "aisbench run-1"
-    assert "4 cases: 1 <span class='aisbench-PASSED'>PASSED</span>" in found["text"]
+    assert "4 cases: <span class='verdict passed'>1 PASSED</span>" in found["text"]
     header = found["text"].split('id="results-table-head"')[1].split("</thead>")[0]
     assert [name for name in ("Verdict", "Throughput", "Accuracy", "Wanted") if f">{name}</th>" in header] == [
         "Verdict", "Throughput", "Accuracy", "Wanted",
@@ -115,9 +115,9 @@ def check_html(folder: Path) -> None:
     assert len(passed["resultsTableRow"]) == header.count("<th")
     assert ">PASSED<" in passed["resultsTableRow"][2]
     assert passed["resultsTableRow"][3].endswith("1600 images/s</td>")
-    assert passed["resultsTableRow"][4].endswith("0.76</td>")
-    assert passed["resultsTableRow"][5].endswith("&gt;= 1520 images/s; &gt;= 0.75</td>")
-    content = passed["extras"][0]["content"]
+    assert passed["resultsTableRow"][5].endswith("0.76</td>")
+    assert passed["resultsTableRow"][6].endswith("&gt;= 1520 images/s; &gt;= 0.75</td>")
+    content = passed["details"]
     for part in ("<svg ", "SUCCEEDED / Completed", "10 min 00 s", "2023-11-14 22:13:20", "took its time", "job-1"):
         assert part in content
     assert ("a", {"href": "logs/passed-2x8/1/worker%200.log"}) in tags(content)
@@ -129,19 +129,20 @@ def check_html(folder: Path) -> None:
     assert broken["result"] == "Error"
     assert ">BROKEN<" in broken["resultsTableRow"][2]
     assert broken["resultsTableRow"][3].endswith(">-</td>")
-    assert "platform is to blame" in broken["extras"][0]["content"]
+    assert "platform is to blame" in broken["details"]
     (plain,) = rows(found, "test_plain")
-    assert plain["resultsTableRow"][2:6] == [f'<td class="col-{name}"></td>' for name in PLAIN_COLUMNS]
+    assert plain["resultsTableRow"][2].endswith("<span class='verdict passed'>Passed</span></td>")
+    assert plain["resultsTableRow"][3:7] == [f"<td class=col-{name}></td>" for name in PLAIN_COLUMNS]
 
     (hostile,) = rows(found, "[hostile]")
-    shown = [extra["content"] for extra in hostile["extras"]] + hostile["resultsTableRow"] + [hostile["log"]]
+    shown = [hostile["details"], *hostile["resultsTableRow"], hostile["log"]]
     assert not [tag for text in shown for tag, _ in tags(text) if tag in {"script", "img", "b"}]
-    assert "&lt;script&gt;" in hostile["extras"][0]["content"]
+    assert "&lt;script&gt;" in hostile["details"]
     for row in (passed, slow, broken, hostile):
         assert len(json.dumps(row)) < 50_000
 
 
-PLAIN_COLUMNS = ("verdict", "throughput", "accuracy", "wanted")
+PLAIN_COLUMNS = ("throughput", "reference_share", "accuracy", "wanted")
 
 
 def check_junit(path: Path) -> None:
@@ -256,9 +257,9 @@ def test_reports_the_user_asked_for_stay_where_they_are(
     assert found["title"] == "page.html"
     (passed,) = rows(found, "[passed]")
     assert ">PASSED<" in passed["resultsTableRow"][2]
-    assert passed["throughput"].endswith("1600 images/s")
+    assert passed["resultsTableRow"][3].endswith("1600 images/s</td>")
     href = "../reports/run-1/logs/passed-2x8/1/worker%200.log"
-    assert ("a", {"href": href}) in tags(passed["extras"][0]["content"])
+    assert ("a", {"href": href}) in tags(passed["details"])
     check_junit(mine / "x.xml")
     check_allure(mine / "allure")
 
@@ -329,7 +330,7 @@ def test_a_test_that_fails_after_its_verdict_is_not_shown_as_passed(run: Run, py
     folder = pytester.path / "reports" / "run-1"
     (row,) = rows(page(folder / "report.html"), "[passed]")
     assert ">FAILED<" in row["resultsTableRow"][2]
-    assert "its test failed in call" in row["extras"][0]["content"]
+    assert "its test failed in call" in row["details"]
     case = next(ET.parse(folder / "junit.xml").getroot().iter("testcase"))
     assert properties(case)["aisbench.verdict"] == "FAILED"
     assert properties(case)["aisbench.reason"] == "its test failed in call"
@@ -353,7 +354,7 @@ def test_a_test_that_fails_in_its_teardown_has_the_last_word(run: Run, pytester:
     folder = pytester.path / "reports" / "run-1"
     call, _ = rows(page(folder / "report.html"), "[passed]")
     assert ">FAILED<" in call["resultsTableRow"][2]
-    assert "its test failed in teardown" in call["extras"][0]["content"]
+    assert "its test failed in teardown" in call["details"]
     case = next(ET.parse(folder / "junit.xml").getroot().iter("testcase"))
     assert properties(case)["aisbench.verdict"] == "FAILED"
 

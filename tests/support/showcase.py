@@ -10,9 +10,18 @@ from factories import make_case_entry, make_trial_entry
 
 from pytest_aisbench.judge.stragglers import find_stragglers
 from pytest_aisbench.model.case import Shape
-from pytest_aisbench.model.messages import message
+from pytest_aisbench.model.messages import joined, message
 from pytest_aisbench.model.metric import Curve, Point, Series
-from pytest_aisbench.model.results import SCHEMA, CaseBrief, CaseEntry, PreviousRun, RunEntry, TrialEntry, Value
+from pytest_aisbench.model.results import (
+    SCHEMA,
+    CaseBrief,
+    CaseEntry,
+    Executor,
+    PreviousRun,
+    RunEntry,
+    TrialEntry,
+    Value,
+)
 from pytest_aisbench.model.verdict import Background, Finding, Outcome, Past, Ruling, ScalePoint
 
 BEGAN = 1_760_000_000.0
@@ -153,3 +162,40 @@ def run(cases: tuple[CaseEntry, ...] = ()) -> RunEntry:
     settings = {"platform": "modelarts", "nodes": [1, 2, 4, 8, 128], "region": "cn-north-4"}
     times = ("2025-10-09T08:53:20.000Z", "2025-10-09T12:51:02.000Z")
     return RunEntry(SCHEMA, "20251009T085320-77aa", *times, 1, settings, cases, before=before)
+
+
+def acceptance() -> RunEntry:
+    """A run of four workloads at four shapes, with most of what can go wrong: what a person is asked to sign."""
+    cases: list[CaseEntry] = []
+    for seed, name in enumerate(("resnet50", "bert", "gpt", "vgg16")):
+        cases += [case(Shape(nodes, 8), name=name, seed=10 * seed + nodes) for nodes in (1, 2, 4, 8)]
+    crashed = "the job failed with exit code 1: RuntimeError: HCCL timeout (worker-0.log)"
+    silent = "no sign of life since 2025-10-09 11:02:10, at epoch 3"
+    for at, ruling, reason in (
+        (4, Ruling.FAILED, crashed),
+        (5, Ruling.FAILED, silent),
+        (6, Ruling.FAILED, "throughput: throughput_3.json says NaN, which is not finite"),
+        (9, Ruling.FAILED, "throughput: throughput_7.json (rank 7: node 0, card 7) is missing"),
+        (10, Ruling.BROKEN, "the platform lost the job: it never showed it"),
+        (11, Ruling.INCONCLUSIVE, "throughput 107600 images/s ± 1.9 %: the noise is larger than the margin"),
+    ):
+        metrics = {"throughput": Value(None, UNIT), "accuracy": Value(None, "")}
+        found = (Finding("throughput", Outcome.UNMEASURED, None, f">= 53777.6 {UNIT}", reason),)
+        measured = cases[at].metrics if ruling is Ruling.INCONCLUSIVE else metrics
+        cases[at] = replace(cases[at], verdict=ruling, reason=reason, metrics=measured, findings=found)
+    cases[14] = replace(failed(Shape(4, 8)), id="vgg16-4x8", workload="vgg16")
+    missed = message("value", metric="scaling", value="0.91") + message("wanted", wanted=">= 0.95")
+    text = joined((missed, message("as expected", until="2025-12-31", reason="the switch is replaced in December")))
+    waived = Finding("scaling", Outcome.WAIVED, 0.91, ">= 0.95", text)
+    cases[3] = replace(cases[3], findings=(*cases[3].findings[:2], waived))
+    before = run().before
+    assert before
+    briefs = tuple(
+        CaseBrief(each.id, Ruling.PASSED, 0.97 * (each.metrics["throughput"].value or 1e4), UNIT) for each in cases
+    )
+    past = replace(before, cases=briefs[:-1], earlier=frozenset({cases[-1].id}))
+    green = replace(past, run="20251001T080000-9f3e", started="2025-10-01T08:00:00.000Z", cases=briefs)
+    executor = Executor(
+        "Jenkins", "nightly #12", "https://ci.example/job/nightly/12/", 12, "1a2b3c4d5e6f", "main", user="ann@login1"
+    )
+    return replace(run(tuple(cases)), before=past, green=green, executor=executor)

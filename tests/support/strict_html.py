@@ -26,7 +26,7 @@ def _parts(file: Path) -> Iterator[str]:
     for tests in page_data(file)["tests"].values():
         for test in tests:
             yield f"<table><tbody><tr>{''.join(test['resultsTableRow'])}</table>"
-            yield from (extra["content"] for extra in test["extras"] if extra["format_type"] == "html")
+            yield test["details"]
 
 
 def _errors(text: str, *, whole: bool) -> list[str]:

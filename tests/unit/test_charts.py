@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -18,17 +19,21 @@ from pytest_aisbench.model.case import Shape
 from pytest_aisbench.model.metric import Curve, Point, Series
 from pytest_aisbench.model.results import CaseEntry
 from pytest_aisbench.model.verdict import Background, Past, ScalePoint
+from pytest_aisbench.report import charts
 from pytest_aisbench.report.charts import (
     BAND,
     COLOURS,
+    GRID,
+    INK,
     MARK,
-    NIGHT,
     ODD,
     PAPER,
+    VARIABLES,
     Claim,
     StepSpan,
     history_chart,
     loss_chart,
+    run_scaling_chart,
     scaling_chart,
     speed_chart,
     step_spans,
@@ -39,6 +44,8 @@ from pytest_aisbench.report.rank_charts import case_charts, heat_map
 
 CHINESE = language("zh")
 SVG = "{http://www.w3.org/2000/svg}"
+STYLE = (Path(charts.__file__).parents[1] / "look.css").read_text(encoding="utf-8")
+LOOK = [dict(re.findall(r"--([\w-]+): (#\w+);", part)) for part in STYLE.split("{")[1:5:3]]  # by day, and by night
 HOSTILE = "<script>alert(1)</script> ' \" & ]]> \x1b[2J \x00 \ud800"
 
 
@@ -232,29 +239,48 @@ def test_a_past_has_a_band_a_dot_for_each_trial_and_a_diamond_for_this_run(now: 
     assert len(bands(svg)) == 1
     fills = [path.get("fill") for path in svg.iter(f"{SVG}path")]
     assert colour in fills
-    dots = next(path.get("d", "") for path in svg.iter(f"{SVG}path") if "a2.5" in path.get("d", ""))
-    assert dots.count("M") == 5
+    hints = [dot.findtext(f"{SVG}title") for dot in svg.iter(f"{SVG}circle")]
+    assert hints == [f"1970-01-0{day + 1} run-{day}: {100 + day % 2}" for day in range(5)]
 
 
 def test_a_change_of_level_is_marked_where_it_was() -> None:
     past = tuple(Past(f"run-{day}", 86400.0 * day, (100.0 if day < 12 else 95.0) + day % 2 / 10) for day in range(20))
     svg = drawn(history_chart(Background(history=past), 95.0, title="a"))
     (line,) = [path for path in svg.iter(f"{SVG}path") if path.get("stroke-dasharray") == "2 3"]
-    dots = next(path.get("d", "") for path in svg.iter(f"{SVG}path") if "a2.5" in path.get("d", "")).split("M")[1:]
-    places = [float(dot.split()[0]) + 2.5 for dot in dots]
+    places = [float(dot.get("cx", "")) for dot in svg.iter(f"{SVG}circle")]
     assert places[11] < float(line.get("d", "").split()[0][1:]) < places[12]
     assert "-5.0%" in [text.text for text in svg.iter(f"{SVG}text")]
 
 
-def test_a_floor_far_below_leaves_a_past_its_height() -> None:
-    past = tuple(Past(f"run-{day}", 86400.0 * day, 100.0 + day) for day in range(5))
-    svg = drawn(history_chart(Background(5.0, 1.0, None, history=past), 104.0, title="a", day="2027-01-31"))
-    numbers = [text.text for text in svg.iter(f"{SVG}text")]
-    assert "100" in numbers
-    assert not {"0", "1", "5"} & set(numbers)
-    assert "2027-01-31" in numbers
+@pytest.mark.parametrize(("reference", "low"), [(2000.0, 1900.0), (500.0, 475.0)])
+def test_the_band_of_a_claim_is_always_inside_the_axis(reference: float, low: float) -> None:
+    past = tuple(Past(f"run-{day}", 86400.0 * day, 1600.0 + day) for day in range(5))
+    background = Background(reference, low, None, history=past)
+    svg = drawn(history_chart(background, 1604.0, title="a", day="2027-01-31"))
+    texts = [text.text or "" for text in svg.iter(f"{SVG}text")]
+    axis = [float(text) for text in texts if text.isdecimal()]
+    assert min(axis) <= low < reference <= max(axis)
+    (band,) = bands(svg)
+    _, top, _, floor = re.findall(r"[\d.]+", band.get("d", ""))[:4]
+    assert float(floor) - float(top) > 5  # it is there to be seen
+    assert "2027-01-31" in texts
+    assert told(svg) == "5 earlier trials · newest 1604"
+
+
+def test_the_scaling_of_all_workloads_is_one_picture() -> None:
+    def points(*shares: float) -> list[ScalePoint]:
+        return [ScalePoint(f"{2**at}x8", 100.0 * 2**at * share, share, "this run") for at, share in enumerate(shares)]
+
+    lines = {"good": points(1.0, 0.99, 0.97), "<bad>": points(1.0, 0.7), "alone": points(1.0)}
+    svg = drawn(run_scaling_chart(lines, 0.9, title="Scaling"))
+    assert told(svg) == "least: <bad> 2x8, 70.0% · claim: at least 90%"
+    hints = [path.findtext(f"{SVG}title") for path in svg.iter(f"{SVG}path") if path.find(f"{SVG}title") is not None]
+    assert "good 4x8: 388, 97.0% efficiency, this run" in hints
+    assert len(hints) == 5  # `alone` has nothing to scale
     assert len(bands(svg)) == 1
-    assert told(svg) == "5 earlier trials · newest 104"
+    many = {f"w{at}": points(1.0, 1 - at / 100) for at in range(20)}
+    assert told(drawn(run_scaling_chart(many, None, title="Scaling"))) == "least: w19 2x8, 81.0% · and 13 more"
+    assert not run_scaling_chart({"alone": points(1.0)}, None, title="Scaling")
 
 
 def test_without_a_past_or_other_shapes_there_is_no_picture_of_them() -> None:
@@ -291,9 +317,19 @@ def test_the_scaling_of_a_case_tells_its_own_shape() -> None:
 
 @pytest.mark.parametrize("name", COLOURS)
 def test_the_words_on_a_piece_of_life_are_readable_by_day_and_by_night(name: str) -> None:
-    for paper, piece in ((PAPER, COLOURS[name]), (NIGHT[PAPER], NIGHT[COLOURS[name]])):
-        dark, light = sorted(map(luminance, (paper, piece)))
+    day, night = LOOK
+    ink = INK if COLOURS[name] == GRID else PAPER
+    for palette in (day, night):
+        dark, light = sorted(luminance(palette[VARIABLES[colour]]) for colour in (ink, COLOURS[name]))
         assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG, for text
+
+
+def test_pictures_have_the_colours_of_our_pages() -> None:
+    """Where nothing replaces them, as in Allure: those of a light page."""
+    day, night = LOOK
+    solid = {colour: name for colour, name in VARIABLES.items() if colour != BAND}  # which is transparent in a page
+    assert {colour: day[name] for colour, name in solid.items()} == {colour: colour for colour in solid}
+    assert set(VARIABLES.values()) <= night.keys()
 
 
 def luminance(colour: str) -> float:

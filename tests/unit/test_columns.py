@@ -14,7 +14,7 @@ from pytest_aisbench.model.results import CaseEntry
 from pytest_aisbench.model.verdict import Finding, Outcome
 from pytest_aisbench.report import ci, columns, page
 from pytest_aisbench.report.columns import COLUMNS, Column, Output
-from pytest_aisbench.report.page_case import overview
+from pytest_aisbench.report.page_head import acceptance_sheet
 from pytest_aisbench.report.terminal import summary_lines
 
 
@@ -23,7 +23,7 @@ def reports() -> dict[Output, str]:
     case = run.cases[0]
     return {
         Output.PAGE: "".join([*page.header_cells(), *page.case_cells(case)]),
-        Output.PAPER: overview(run.cases, run).split("<div class='roll'>")[1],
+        Output.PAPER: acceptance_sheet(run.cases, run, ENGLISH),
         Output.TERMINAL: "\n".join(line for line, _ in summary_lines(run, "report.html", 200)),
         Output.MARKDOWN: ci.markdown_summary(run),
         Output.CSV: ci.csv_table(run),
@@ -58,9 +58,11 @@ def test_the_columns_are_those_that_readers_know() -> None:
     table = ["case", "verdict", "throughput", "wanted", "accuracy", "wanted"]
     shares = ["% of ref.", "scaling"]
     assert headings(Output.TERMINAL) == [*table[:4], *shares, *table[4:], "why"]
-    assert headings(Output.PAPER) == [*table, "trained with"]
+    assert headings(Output.PAPER) == [*table[:4], "% of ref.", *table[4:], "trained with"]
     assert headings(Output.MARKDOWN) == [*table, "trained with", "trials", "card-hours"]
-    assert headings(Output.PAGE) == ["verdict", "throughput", "accuracy", "wanted", "trained with", "remarks"]
+    assert headings(Output.PAGE) == [
+        *("verdict", "throughput", "% of ref.", "accuracy", "wanted", "trained with", "remarks")
+    ]
 
 
 def test_all_reports_show_what_the_threshold_wants_and_not_a_later_finding_on_its_metric() -> None:

@@ -188,11 +188,13 @@ def test_what_came_went_turned_and_moved_is_told() -> None:
             CaseBrief("renamed", PASSED, 100.0, "samples/s"),
             CaseBrief("mended", None, None, "images/s"),
         ),
+        earlier=frozenset({"back"}),
     )
     now = [
         CaseBrief("kept", PASSED, 101.0, "images/s"),
         CaseBrief("slower", FAILED, 50.0, "images/s"),
         CaseBrief("new", PASSED, 5.0, "images/s"),
+        CaseBrief("back", PASSED, 5.0, "images/s"),
         CaseBrief("renamed", PASSED, 200.0, "images/s"),
         CaseBrief("mended", PASSED, 7.0, "images/s"),
     ]
@@ -201,6 +203,7 @@ def test_what_came_went_turned_and_moved_is_told() -> None:
 
     assert found == RunDifference(
         new=("new",),
+        back=("back",),
         gone=("gone",),
         turned=(VerdictChange("slower", PASSED, FAILED), VerdictChange("mended", None, PASSED)),
         moved=(SpeedChange("slower", 100.0, 50.0, "images/s"), SpeedChange("kept", 100.0, 101.0, "images/s")),

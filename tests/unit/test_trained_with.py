@@ -16,7 +16,7 @@ from pytest_aisbench.model.results import CaseEntry, Destination
 from pytest_aisbench.platforms.local_kind import LocalKind
 from pytest_aisbench.report import allure, ci, page
 from pytest_aisbench.report.columns import trained_with_text
-from pytest_aisbench.report.page_case import overview
+from pytest_aisbench.report.page_head import overview
 from pytest_aisbench.report.results import case_document
 from pytest_aisbench.report.terminal import summary_lines
 from pytest_aisbench.tester import payload
