@@ -1,4 +1,5 @@
-"""`aisbench report`: write the reports of an old run again from the ledger, its Allure page, or the list of runs."""
+"""`aisbench report`: write the reports of an old run again from the ledger, those of several runs as one, the Allure
+page, or the list of runs."""
 
 from __future__ import annotations
 
@@ -10,22 +11,25 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_aisbench.cli import add_command, open_ledger, read_settings
 from pytest_aisbench.config.options import LOCAL
 from pytest_aisbench.config.settings import Settings
 from pytest_aisbench.errors import LedgerError, PlatformError, UsageFault
 from pytest_aisbench.i18n import languages
+from pytest_aisbench.judge.merge import MergedRun, merge_runs
 from pytest_aisbench.ledger import runs as runs_module
 from pytest_aisbench.ledger.ledger import Ledger
-from pytest_aisbench.ledger.runs import find_run, past_runs, request_name, write_request
+from pytest_aisbench.ledger.runs import JobLedger, RecordedTest, find_run, past_runs, request_name, write_request
 from pytest_aisbench.model.clock import SystemClock
+from pytest_aisbench.model.results import CaseEntry, RunEntry
 from pytest_aisbench.report.allure import FOLDER, history_lines, page_config
+from pytest_aisbench.report.text import exit_meaning
 from pytest_aisbench.session import replay
 from pytest_aisbench.session.reporters import write_index
 
@@ -35,10 +39,20 @@ _COPIED = ("logs", "requests")  # what the run left in its folder and the ledger
 
 def register(commands: Any) -> None:
     report = add_command(
-        commands, "report", "write the reports of an old run again, from the ledger", "aisbench report latest --lang zh"
+        commands,
+        "report",
+        "write the reports of an old run again, or those of several runs as one, from the ledger",
+        "aisbench report latest --lang zh; aisbench report shard-1/reports shard-2/reports --output merged",
     )
-    report.add_argument("run", nargs="?", default="latest", metavar="RUN", help="its id, or how it begins; or latest")
+    report.add_argument(
+        "run",
+        nargs="*",
+        metavar="RUN",
+        help="its id, or how it begins, or latest (default); or its folder, or one with a ledger.db, for the latest"
+        " there. Several are merged, and their exit code is that of one run with all their cases",
+    )
     report.add_argument("--output", type=Path, metavar="DIR", help="where to (default: the run's folder)")
+    report.add_argument("--require", metavar="FILE", help="with several runs: the cases that they must have judged")
     report.add_argument("--lang", metavar="|".join(languages()), help="the language of the reports")
     what = report.add_mutually_exclusive_group()
     what.add_argument("--allure", action="store_true", help=f"render {FOLDER} to one file, {_PAGE}, by Node.js")
@@ -52,12 +66,14 @@ def register(commands: Any) -> None:
     report.set_defaults(act=_report)
 
 
-def _report(options: argparse.Namespace) -> None:
+def _report(options: argparse.Namespace) -> int:
     if options.install_allure:
         print(f"getting {PACKAGE} and what it needs from npm's registry into {allure_home()}", flush=True)
         print(f"installed in {install_allure()}")
-        return
+        return 0
     settings = read_settings(options, platform=LOCAL)
+    if len(options.run) > 1:
+        return _merge(options, settings)
     with closing(open_ledger(settings)) as ledger:
         if options.index:
             _index(settings)
@@ -65,6 +81,7 @@ def _report(options: argparse.Namespace) -> None:
             _allure_page(options, settings, ledger)
         else:
             _report_again(options, settings, ledger)
+    return 0
 
 
 def _index(settings: Settings) -> None:
@@ -74,7 +91,11 @@ def _index(settings: Settings) -> None:
 
 
 def _run(options: argparse.Namespace, ledger: Ledger) -> str:
-    run = find_run(ledger.database, options.run)
+    return _ended_run(ledger, next(iter(options.run), "latest"))
+
+
+def _ended_run(ledger: Ledger, name: str) -> str:
+    run = find_run(ledger.database, name)
     if runs_module.is_under_way(ledger.database, run, SystemClock().now()):
         raise UsageFault(f"the run {run} is still under way, and writes its reports itself", advice="wait for its end")
     return run
@@ -83,24 +104,116 @@ def _run(options: argparse.Namespace, ledger: Ledger) -> str:
 def _report_again(options: argparse.Namespace, settings: Settings, ledger: Ledger) -> None:
     run = _run(options, ledger)
     target = (options.output or settings.reports / run).absolute()
-    for line in _rewrite(run, settings, ledger, target):
-        print(f"aisbench report: {line}", file=sys.stderr)
-    names = sorted(path.name for path in target.iterdir() if not path.name.startswith("."))
-    print(f"{run}: {', '.join(names)}\n{target}")
+    _print_written(run, target, _rewrite(run, settings, ledger, target))
     if options.output is None:
         _index(settings)
 
 
+def _print_written(run: str, target: Path, warnings: Iterable[str]) -> None:
+    for line in warnings:
+        print(f"aisbench report: {line}", file=sys.stderr)
+    names = sorted(path.name for path in target.iterdir() if not path.name.startswith("."))
+    print(f"{run}: {', '.join(names)}\n{target}")
+
+
+# Several runs as one
+
+
+class _Shard(NamedTuple):
+    ledger: Ledger
+    run: str
+    folder: Path  # of the run
+
+
+def _merge(options: argparse.Namespace, settings: Settings) -> int:
+    if options.allure or options.index:
+        raise UsageFault("--allure and --index take one run", advice="merge the runs first")
+    with ExitStack() as ledgers:
+        shards = [_shard(name, settings, ledgers) for name in options.run]
+        if len({(shard.ledger.path, shard.run) for shard in shards}) < len(shards):
+            raise UsageFault("a run is named twice", advice="name each once")
+        entries = [shard.ledger.entry(shard.run) for shard in shards]
+        name = f"{min(entry.run for entry in entries)}-merged-{len(shards)}"
+        merged = merge_runs(entries, name, settings.required)
+        target = (options.output or settings.reports / name).absolute()
+        tests = _tests_that_count(shards, merged)
+
+        def bring(_target: Path, draft: Path) -> None:
+            for index, shard in enumerate(shards):
+                cases = [case for case in merged.entry.cases if merged.taken_from[case.id] == index]
+                _copy_files(shard, cases, draft)
+
+        warnings = [*merged.notes, *_write(merged.entry, tests, target, settings, bring)]
+    _print_written(name, target, warnings)
+    code = merged.entry.exit_code or 0
+    print(f"exit code {code}: {exit_meaning(merged.entry)}")
+    return code
+
+
+def _shard(name: str, settings: Settings, ledgers: ExitStack) -> _Shard:
+    """A run of the ledger of this folder, or one that has its ledger beside it."""
+    folder, run = Path(name).resolve(), "latest"
+    if (folder / "results.json").is_file():
+        folder, run = folder.parent, folder.name
+    file = folder / settings.ledger_file.name
+    if not file.is_file():
+        file, folder, run = settings.ledger_file, settings.reports, name
+    ledger = ledgers.enter_context(closing(JobLedger(file)))
+    run = _ended_run(ledger, run)
+    return _Shard(ledger, run, folder / run)
+
+
+def _tests_that_count(shards: Sequence[_Shard], merged: MergedRun) -> list[RecordedTest]:
+    """The tests of each case from the run whose result counts; of tests without a case, which each shard may have run,
+    the first that did not pass."""
+    tests: dict[str, RecordedTest] = {}
+    for index, shard in enumerate(shards):
+        for test in runs_module.read_tests(shard.ledger.database, shard.run):
+            present = tests.get(test.nodeid)
+            is_worse = present is not None and present.status in {"passed", "skipped"} and test.status != "passed"
+            if merged.taken_from.get(test.case, index) == index and (test.case or present is None or is_worse):
+                tests[test.nodeid] = test
+    return [*tests.values()]
+
+
+def _copy_files(shard: _Shard, cases: Iterable[CaseEntry], draft: Path) -> None:
+    """The logs and requests of these cases."""
+    for case in cases:
+        names = [log for trial in case.trials for log in trial.logs]
+        names += [f"requests/{request_name(case.id, trial.trial)}.json" for trial in case.trials]
+        for name in names:
+            if (shard.folder / name).is_file():
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(shard.folder / name, draft / name)
+
+
+# One run
+
+
 def _rewrite(run: str, settings: Settings, ledger: Ledger, target: Path) -> list[str]:
-    """Write the reports beside `target`, then move them there: if that fails, the old reports stay as they were."""
-    entry, tests = ledger.entry(run), runs_module.read_tests(ledger.database, run)
+    def bring(target: Path, draft: Path) -> None:
+        _copy_from_run(settings.reports / run, target, draft)
+        _write_requests(ledger, run, draft)
+
+    return _write(ledger.entry(run), runs_module.read_tests(ledger.database, run), target, settings, bring)
+
+
+def _write(
+    entry: RunEntry,
+    tests: Sequence[RecordedTest],
+    target: Path,
+    settings: Settings,
+    bring: Callable[[Path, Path], None],
+) -> list[str]:
+    """Write the reports beside `target`, then move them there: if that fails, the old reports stay as they were.
+
+    `bring` puts what the ledger does not have into the target or the draft."""
     try:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=target.parent) as place:
-            draft = Path(place) / run
+            draft = Path(place) / entry.run
             draft.mkdir()
-            _copy_from_run(settings.reports / run, target, draft)
-            _write_requests(ledger, run, draft)
+            bring(target, draft)
             warnings = replay.write_reports(entry, tests, draft, settings)
             for path in draft.iterdir():
                 if path.is_symlink():

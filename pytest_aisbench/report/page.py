@@ -49,6 +49,7 @@ class Html:
         self._run: RunEntry | None = None
         self._past: dict[str, CaseBrief] = {}  # the cases of the run before
         self._numbers: dict[str, int] = {}  # of the cases that have a row: their details have it too
+        self._shown: dict[str, CaseEntry] = {}  # what the rows were made of
         self._others = 0  # rows of tests without a case
         self._made: dict[str, tuple[CaseEntry, str]] = {}  # details, where the page is written after each test
         self._ours = False
@@ -163,11 +164,28 @@ class Html:
         entry = self._cases.get(name, UNJUDGED) if name else None
         number = self._numbers.setdefault(entry.id, len(self._numbers)) if entry and entry.id else None
         if entry:
+            self._shown[entry.id] = entry
             cells[:] = [self._cell(str(cell), entry) for cell in cells]
         elif self._ours:
             self._others += report.when == "call" or report.failed
         outcome = re.search('col-result">(\\w+)<', cells[0]) if self._ours and not entry else None
         cells[COLUMN:COLUMN] = case_cells(entry, self._say, number, outcome[1] if outcome else "")
+
+    def _renew_rows(self, data: Any) -> None:
+        """Make the cells of cases anew that changed after their row was made, as by a trial that other tests share."""
+        stale = {
+            self._numbers[name]: name for name, shown in self._shown.items() if name and self._is_stale(name, shown)
+        }
+        for rows in data["tests"].values() if stale else ():
+            for row in rows:
+                cells = row["resultsTableRow"]
+                found = _CASE_NUMBER.search(cells[COLUMN]) if len(cells) > COLUMN else None
+                if found and (name := stale.get(int(found[1]))):
+                    ours = case_cells(self._cases[name], self._say, int(found[1]))
+                    cells[COLUMN : COLUMN + len(ours)] = ours
+
+    def _is_stale(self, name: str, shown: CaseEntry) -> bool:
+        return self._cases[name] is not shown and self._cases[name] != shown
 
     def _cell(self, cell: str, entry: CaseEntry) -> str:
         """pytest-html's cell of a test that has a case: the time of its jobs, links to its files, its name."""
@@ -201,7 +219,9 @@ class Html:
         cases = [*(self._run.cases if self._run else self._cases.values())]
         style = "" if self._styled else f"<style>{page_style(self._say)}</style>{_ALWAYS_LIGHT}"
         prefix += [style, overview(cases, self._run, self._say, _versions(), self._numbers)]
-        sort_by_short_keys(self._host()._report.data)  # noqa: SLF001
+        data = self._host()._report.data  # noqa: SLF001
+        self._renew_rows(data)
+        sort_by_short_keys(data)
         if self._ours:
             postfix += [tools(cases, self._others, self._say), translation_script(self._say)]
 
@@ -251,6 +271,7 @@ def packed(details: str, sample: bytes) -> str:
 
 _PLAYER = re.compile(r'<div class="media">.*?(?=<div class="logwrapper">)', re.DOTALL)
 _HAS_MEDIA = re.compile('"format_type": "(?:image|video)"')
+_CASE_NUMBER = re.compile(r" data-case=(\d+) ")
 _SORT_KEY = re.compile(r"(<td class=col-(\w+)[^>]*>)<!--(\w+)-->")
 NO_OUTPUT = "No log output captured."  # pytest-html writes it for a test without output
 _LONGEST = 200  # characters of a cell

@@ -3,6 +3,7 @@ terminal say alike."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import signal
@@ -322,6 +323,51 @@ def test_single_and_xdist_write_the_same_results(yard: Yard) -> None:
         suite(yard, kind)
     first = essence(yard.pytest("suites", "--nodes", "1"))
     assert first == essence(yard.pytest("suites", "--nodes", "1", "-n", "2", "--aisbench-ledger", "other.db"))
+
+
+# Its speed differs from trial to trial, always so near the limit that one trial does not decide.
+NOISY = SCRIPT.replace('"12.5"', 'str(12.3 + int.from_bytes(os.urandom(2), "big") / 327680)')
+
+
+def test_a_value_of_several_trials_is_the_same_wherever_it_is_shown(
+    tmp_path: Path, card: Path, tester: Serving, token: str
+) -> None:
+    (tmp_path / "aisbench.toml").write_text(f'[tester]\nurl = "{tester.url}"\ntoken = "{token}"\n')
+    yard = Yard(tmp_path, card)
+    yard.suite("noisy", script=NOISY, thresholds=TIGHT)
+    ended = yard.pytest("suites", "--nodes", "1", "--aisbench-max-trials", "3")
+    (case,) = ended.results["cases"]
+    assert len(case["trials"]) > 1, ended.out
+    value = case["metrics"]["throughput"]["value"]
+    of_trials = [sum(trial["throughput_by_rank"]) for trial in case["trials"]]
+    assert value == pytest.approx(sum(of_trials) / len(of_trials))
+    assert not any(value == pytest.approx(each, rel=1e-6) for each in of_trials)
+
+    page = (ended.reports / "report.html").read_text(encoding="utf-8")
+    ((row,),) = page_data(ended.reports / "report.html")["tests"].values()
+    summary = (ended.reports / "summary.md").read_text(encoding="utf-8")
+    (result,) = [json.loads(file.read_bytes()) for file in (ended.reports / "allure-results").glob("*-result.json")]
+    (junit_case,) = strictly(ended.reports / "junit.xml").iter("testcase")
+    families = text_string_to_metric_families((ended.reports / "metrics.txt").read_text())  # type: ignore[no-untyped-call]
+    names, values = csv.reader((ended.reports / "metrics.csv").read_text().splitlines())
+    name = ended.results["run"]
+    uploads = tester.get(f"/p/{PROJECT}/t/{name}/r/{name}?format=json").json["rows"]
+    shown: dict[str, object] = {
+        "row of the page": re.sub("<[^>]+>", "", row["resultsTableRow"][3]),
+        "matrix": re.search(r"<a href='#case-0'><b>([\d.]+)</b>", page)[1],  # type: ignore[index]
+        "sheet": re.search(r"<section class='look aisbench sheet.*?>([\d.]+) images/s<", page, re.DOTALL)[1],  # type: ignore[index]
+        "terminal": re.search(r"^noisy-1x2 .*?([\d.]+) images/s", ended.out, re.MULTILINE)[1],  # type: ignore[index]
+        "summary.md": re.search(r"\| noisy-1x2 \|.*?([\d.]+) images/s", summary)[1],  # type: ignore[index]
+        "junit.xml": properties(junit_case)["aisbench.throughput"],
+        "metrics.txt": next(
+            sample.value for family in families if family.name == "aisbench_throughput" for sample in family.samples
+        ),
+        "metrics.csv": values[names.index("noisy-1x2 throughput")],
+        "Allure": next(each["value"] for each in result["parameters"] if each["name"] == "throughput"),
+        "Tester": next(each["throughput"] for each in uploads if each["name"] == "noisy-1x2"),
+    }
+    numbers = {place: float(str(text).split()[0]) for place, text in shown.items()}
+    assert numbers == pytest.approx(dict.fromkeys(shown, value), rel=1e-4), shown
 
 
 def test_results_json_is_as_the_design_says(tmp_path: Path, card: Path) -> None:

@@ -275,3 +275,35 @@ def test_a_run_that_is_under_way_is_left_alone(told: Yard, tmp_path: Path) -> No
     assert done.returncode == 4
     assert "is still under way" in done.stderr
     assert not (tmp_path / "20990101-000000-abcdef").exists()
+
+
+def test_the_runs_of_shards_become_one_report_as_one_run_would_have_written(
+    told: Yard, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("shards")
+    yard = Yard(folder, told.card)
+    for name, thresholds in (("well", THRESHOLDS), ("slow", HARD), ("lost", THRESHOLDS)):
+        yard.suite(name, workload=FAST, thresholds=thresholds)
+    options = ("--nodes", "1", "--aisbench-max-trials", "1", "--aisbench-tester", "none")
+    whole = yard.pytest("suites", *options, "--aisbench-reports", "whole")
+    for name, suites in (("one", ["suites/well"]), ("two", ["suites/slow", "suites/lost"])):
+        yard.pytest(*suites, *options, "--aisbench-reports", name)
+
+    done = yard.aisbench("report", "one", "two/latest", "--output", "merged")
+
+    assert done.returncode == whole.code == 1, done.stderr
+    assert "exit code 1: a verdict is FAILED" in done.stdout
+    alone, merged = (json.loads((folder / name / "results.json").read_bytes()) for name in ("whole/latest", "merged"))
+    assert merged["exit_code"] == alone["exit_code"]
+    assert {each["id"]: each["verdict"] for each in merged["cases"]} == {
+        each["id"]: each["verdict"] for each in alone["cases"]
+    }
+    assert rows(folder / "merged" / "report.html").keys() == rows(folder / "whole/latest/report.html").keys()
+    assert {path.name for path in (folder / "merged").iterdir()} == {
+        path.name for path in (folder / "whole/latest").iterdir()
+    }
+    logs = [log for case in merged["cases"] for trial in case["trials"] for log in trial["logs"]]
+    assert logs
+    assert all((folder / "merged" / log).is_file() for log in logs)
+    twice = yard.aisbench("report", "one", "one")
+    assert (twice.returncode, "a run is named twice" in twice.stderr) == (4, True)

@@ -50,6 +50,7 @@ def test_a_healthy_trial_passes(healthy: Make, drive: Make) -> None:
     assert trial.verdict.findings[0].text == f"{speed} ({how})"
     assert list(trial.times) == [
         "stage",
+        "staging",
         "submit",
         "watch",
         "pending",
