@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 
 from pytest_aisbench.i18n import ENGLISH, Language
@@ -37,6 +38,11 @@ VARIABLES = {  # of look.css, by colour
     WAIT: "broken", HARVEST: "unsure",
 }  # fmt: skip
 _COLUMN = 5.9  # pixels that a column of small text takes, at most
+
+
+def look() -> str:
+    """The style that all our pages share."""
+    return (Path(__file__).parents[1] / "look.css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.messages import plain
 from pytest_aisbench.model.results import Executor
 from pytest_aisbench.model.verdict import Ruling
+from pytest_aisbench.report.charts import look
 from pytest_aisbench.report.text import as_typed, safe_link, span, utc_time, write_text
 
 _LOG = get_logger("report")
@@ -72,7 +73,7 @@ def page(runs: Sequence[RunSummary], reports: Path, say: Language, *, more: bool
         note=escape(note),
         heads=heads,
         rows=rows,
-        style=STYLE,
+        style=look() + STYLE,
         script=SCRIPT,
     )
 
@@ -135,7 +136,8 @@ def _verdicts(run: RunSummary, say: Language) -> str:
     counts = [(name, run.verdicts[name]) for name in order if run.verdicts.get(name)]
     words = {name: say(name) if name == UNJUDGED else say.meaning(name) for name in order}
     return " ".join(
-        f'<span class="{name.replace(" ", "-")}">{count} {escape(words[name])}</span>' for name, count in counts
+        f'<span class="verdict {"" if name == UNJUDGED else name.lower()}">{count} {escape(words[name])}</span>'
+        for name, count in counts
     )
 
 
@@ -158,7 +160,7 @@ PAGE = """<!DOCTYPE html>
 <link rel="icon" href="data:,">
 <style>{style}</style>
 </head>
-<body>
+<body class="look">
 <h1>{title}</h1>
 <p>{note}</p>
 <div><table>
@@ -172,28 +174,18 @@ PAGE = """<!DOCTYPE html>
 </html>
 """
 STYLE = """
-:root{color-scheme:light dark;--ink:#1f2933;--faint:#5f6b78;--line:#d5dae0;--head:#f3f5f7;--page:#fff;--link:#1d4f91;
---good:#166534;--bad:#b42318;--doubt:#8a5300}
-@media (prefers-color-scheme:dark){:root{--ink:#e4e8ec;--faint:#9aa5b1;--line:#3a434d;--head:#232a31;--page:#181d22;
---link:#8ab4f0;--good:#6fcf97;--bad:#ff8a80;--doubt:#f0b95c}}
-body{background:var(--page);color:var(--ink);font:14px/1.5 system-ui,"Noto Sans SC","Microsoft YaHei",sans-serif;
-max-width:1300px;margin:24px auto;padding:0 16px}
-h1{font-size:20px;margin:0}
-p{color:var(--faint);margin:2px 0 14px}
+body.look{max-width:1300px;margin:24px auto;padding:0 16px}
+h1{margin:0}
+p{color:var(--soft);margin:2px 0 14px}
 div{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{border-bottom:1px solid var(--line);padding:5px 10px;text-align:left;vertical-align:top}
-th{background:var(--head);white-space:nowrap}
+table{width:100%;font-variant-numeric:tabular-nums}
+th,td{white-space:nowrap}
 th button{all:unset;cursor:pointer;font-weight:600}
 th button:focus-visible{outline:2px solid var(--link)}
-th[aria-sort=ascending] button::after{content:" \\25B2"}
-th[aria-sort=descending] button::after{content:" \\25BC"}
-td{white-space:nowrap}
-td span{white-space:nowrap;margin-right:8px}
-a{color:var(--link);margin-right:8px}
-.PASSED{color:var(--good)}.FAILED,.BROKEN{color:var(--bad);font-weight:600}.INCONCLUSIVE{color:var(--doubt);font-weight:600}
-.not-judged{color:var(--faint)}
-@media print{th button::after{content:""}body{max-width:none;margin:0}}
+th[aria-sort=ascending] button::after{content:" \\2191"}
+th[aria-sort=descending] button::after{content:" \\2193"}
+td a,td span{margin-right:6px}
+@media print{th button::after{content:""}body.look{max-width:none;margin:0}}
 """
 SCRIPT = """
 document.querySelectorAll("th button").forEach(function (button) {

@@ -24,7 +24,7 @@ from pytest_aisbench.model.case import Mode
 from pytest_aisbench.model.messages import translated
 from pytest_aisbench.model.results import CaseBrief, CaseEntry, RunEntry
 from pytest_aisbench.model.verdict import Ruling
-from pytest_aisbench.report.charts import VARIABLES, without_x
+from pytest_aisbench.report.charts import VARIABLES, look, without_x
 from pytest_aisbench.report.columns import Column, Output, columns_of, total
 from pytest_aisbench.report.host_plugins import case_id_of_report, collection_problems, guarded, session_of, switch_on
 from pytest_aisbench.report.page_case import BUDGET, CaseContext, badge, case_details, column_cell, ruling, text
@@ -423,11 +423,6 @@ def page_style(say: Language) -> str:
         for name in ("fill", "stroke")
     )
     return f"{look()}{_read('page.css')}{pictures}{_hints(say)}"
-
-
-def look() -> str:
-    """The style that all our pages share."""
-    return _read("../look.css")
 
 
 def _read(name: str) -> str:

@@ -367,7 +367,9 @@ def test_a_value_of_several_trials_is_the_same_wherever_it_is_shown(
         "Tester": next(each["throughput"] for each in uploads if each["name"] == "noisy-1x2"),
     }
     numbers = {place: float(str(text).split()[0]) for place, text in shown.items()}
-    assert numbers == pytest.approx(dict.fromkeys(shown, value), rel=1e-4), shown
+    rounded = float(f"{value:.4g}")  # in files of a CI server, so that noise is no change to it
+    expected = {place: rounded if place.startswith("metrics") else value for place in shown}
+    assert numbers == pytest.approx(expected, rel=1e-5), shown
 
 
 def test_results_json_is_as_the_design_says(tmp_path: Path, card: Path) -> None:

@@ -46,7 +46,7 @@ def test_runs_are_listed_newest_first_with_what_they_left(ledger: Ledger, tmp_pa
     assert page.index("run-b") < page.index("run-a")
     assert "gone" not in page
     assert "2 runs" in page
-    assert '1 PASSED</span> <span class="FAILED">1 FAILED</span> <span class="not-judged">1 not judged' in page
+    assert '1 PASSED</span> <span class="verdict failed">1 FAILED</span> <span class="verdict ">1 not judged' in page
     assert '<code><a href="run-b/report.html">run-b</a></code>' in page
     assert 'href="run-a/' not in page  # it left nothing
     assert "1 min 05 s" in page
