@@ -115,7 +115,8 @@ def test_a_job_that_left_the_queue_is_known(cluster: Cluster, platform: Slurm) -
     requests = [platform.render(make_spec(platform, code)) for code in ("pass", "raise SystemExit(4)")]
     ids = [platform.submit(request) for request in requests]
     for job_id in ids:
-        ended(platform, job_id)
+        ended(platform, job_id)  # by its own notes: Slurm may write its record a moment later
+    wait_until(lambda: cluster.run("squeue", "-h", "-o", "%i") == "")
     crash_controller(cluster, "-c")  # which empties the queue
     for records in (True, False):
         with contextlib.closing(platform_on(cluster)) as another:
@@ -166,6 +167,17 @@ def test_states_of_a_job_that_loses_its_node(cluster: Cluster, platform: Slurm) 
     job = ended(platform, preempted)
     assert (job.phase, job.platform_phase) == (Phase.LOST, "PREEMPTED")
     assert ended(platform, urgent).phase is Phase.SUCCEEDED
+
+
+def test_a_training_that_slurm_tells_to_end_did_not_succeed(cluster: Cluster, platform: Slurm) -> None:
+    """It ends with 0 within its time of grace, as if it had trained to its end."""
+    code = f"import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); print('up', flush=True); {SLEEP}"
+    job_id = submit(platform, make_spec(platform, code))
+    wait_until(lambda: platform.logs(job_id).text)
+    cluster.run("scancel", "--signal=TERM", number_of(job_id))  # as Slurm does where a partition has a GraceTime
+    job = ended(platform, job_id)
+    assert job.phase is Phase.LOST
+    assert job.reason == f"Slurm told rank 0 on {job.hosts[0]} to end"
 
 
 def test_a_node_whose_daemon_dies_is_lost(cluster: Cluster, platform: Slurm) -> None:

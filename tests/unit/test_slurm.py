@@ -237,6 +237,8 @@ def test_every_state_has_a_phase_and_every_end_a_reason(state: str) -> None:
         ("", {}, read_notes(STARTED, done(5, 0, 5)), Phase.FAILED, "rank 1"),
         ("RUNNING", {}, read_notes(STARTED, done(5, 0, 5)), Phase.FAILED, "rank 1"),
         ("FAILED", {"exit_code": 97}, read_notes(STARTED, done(97, 0, 97)), Phase.LOST, "n2"),
+        ("COMPLETED", {}, read_notes(STARTED, done(0, 143, 0)), Phase.LOST, "Slurm told rank 0 on n1 to end"),
+        ("FAILED", {"exit_code": 143}, read_notes(STARTED, done(143, 143)), Phase.LOST, "no exit code: 1"),
         ("COMPLETED", {}, read_notes(STARTED, done(96, tasks=2)), Phase.LOST, "2 of 2 ranks left no exit code: 0, 1"),
     ],
 )

@@ -77,7 +77,7 @@ for ((look = 1; look <= 60; look++)); do
     fi
     : > exits/look && rm exits/look && sleep 1
 done
-bad=$(awk '$2 != 0 && $2 != 143 { print $3, $2 }' <<< "$ended" | sort -n | awk '{ print $2; exit }')
+bad=$(awk -v signalled="$signalled" '$2 != 0 && $2 != signalled { print $3, $2 }' <<< "$ended" | sort -n | awk '{ print $2; exit }')
 if [ "$bad" ]; then
     rc=$bad
 elif [ "$rc" = 0 ] && [ "$count" != "$tasks" ]; then

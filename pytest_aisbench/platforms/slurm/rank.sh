@@ -11,7 +11,8 @@ fail() {
     echo "$diagnosis$1 on $SLURMD_NODENAME"
     leave "$no_folder"
 }
-trap : TERM  # Slurm signals the training too; its exit code is still to be noted
+told_to_end=
+trap told_to_end=1 TERM  # Slurm signals the training too; its exit code is still to be noted
 
 export DEVICE_ID=$SLURM_LOCALID VC_TASK_INDEX=$SLURM_NODEID
 if [ "$alone" ]; then  # every node trains by itself, and nodes may share an address
@@ -37,6 +38,8 @@ exec 4> >(trap "" TERM INT HUP; exec sed -u "")
 filter=$!
 (train) >&4 2>&1
 rc=$?
+# A training that Slurm told to end, such as for a job of higher priority, may end with 0; it has not trained to its end.
+[ ! "$told_to_end" ] || [ "$rc" != 0 ] || rc=$signalled
 exec 4>&-
 for ((wait = 0; wait < 50; wait++)); do
     kill -0 "$filter" 2>/dev/null || break

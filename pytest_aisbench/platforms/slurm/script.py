@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import shlex
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from pytest_aisbench.traininglog.failure import DIAGNOSIS
 
 # Exit codes of the script itself; states.py says what they mean.
 NO_TABLE, NO_RANKS, NO_FOLDER, STARTED_TWICE, STOPPED = 95, 96, 97, 98, 99
+SIGNALLED = 128 + signal.SIGTERM  # of a rank that Slurm told to end
 STARTED, DONE, STOP = "started", "done", "stop"  # files in the job's folder
 _LAUNCH_NODES = ("torchrun", "horovod")  # launchers that start the ranks of a node, or of all nodes, themselves
 _LEASE_MARGIN_S = 60.0  # the run's own limit ends a job first, and says so in better words
@@ -105,6 +107,7 @@ def job_script(spec: JobSpec, options: Options, folders: Folders) -> str:
         "no_folder": NO_FOLDER,
         "started_twice": STARTED_TWICE,
         "stopped": STOPPED,
+        "signalled": SIGNALLED,
     }
     variables = {
         **codes,
@@ -141,6 +144,7 @@ def job_script(spec: JobSpec, options: Options, folders: Folders) -> str:
 def _rank_script(spec: JobSpec, options: Options, folders: Folders) -> str:
     variables = {
         "no_folder": NO_FOLDER,
+        "signalled": SIGNALLED,
         "diagnosis": DIAGNOSIS,
         "code": folders.code.rstrip("/"),
         "logs": folders.logs,

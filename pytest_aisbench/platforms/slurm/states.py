@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from pytest_aisbench.model.job import Job, Phase
-from pytest_aisbench.platforms.slurm.script import NO_FOLDER, NO_RANKS, NO_TABLE, STARTED_TWICE, STOPPED
+from pytest_aisbench.platforms.slurm.script import NO_FOLDER, NO_RANKS, NO_TABLE, SIGNALLED, STARTED_TWICE, STOPPED
 
 # What each state of Slurm means, and why, in words. A success needs the job's `done` file besides.
 STATES: dict[str, tuple[Phase, str]] = {
@@ -62,7 +62,6 @@ _UNTIL_REPAIR = re.compile(
     r"ReqNodeNotAvail|Nodes required for job are DOWN|PartitionDown|PartitionInactive|Reservation\b"
 )
 _FEW = 8  # ranks that a reason names
-_SIGNALLED = 143  # of a rank that was ended because another failed
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class Notes:
     def first_failure(self) -> tuple[int, RankEnd] | None:
         """The rank that failed first, by itself."""
         failed = [(rank, end) for rank, end in self.ranks.items() if end.code]
-        return min(failed, key=lambda each: (each[1].code == _SIGNALLED, each[1].at), default=None)
+        return min(failed, key=lambda each: (each[1].code == SIGNALLED, each[1].at), default=None)
 
 
 def read_notes(started: bytes | None, done: bytes | None, *, stopped: bool = False) -> Notes:
@@ -204,11 +203,13 @@ def _by_ranks(notes: Notes) -> tuple[Phase, str, int | None]:
     if failed and failed[1].code == NO_FOLDER:
         phase, text = _SCRIPT_CODES[NO_FOLDER]
         return phase, f"{text}: {failed[1].node}", NO_FOLDER
-    if failed:
+    if failed and failed[1].code != SIGNALLED:
         rank, end = failed
         log = f" (worker-{notes.nodes.index(end.node)})" if end.node in notes.nodes else ""  # reports look there first
         return Phase.FAILED, f"rank {rank} on {end.node or 'its node'}{log} ended with exit code {end.code}", end.code
     missing = sorted(set(range(notes.tasks or 0)) - notes.ranks.keys())
+    if failed and not missing:
+        return Phase.LOST, f"Slurm told rank {failed[0]} on {failed[1].node or 'its node'} to end", SIGNALLED
     if not missing:
         return Phase.LOST, f"srun ended with exit code {notes.rc}, though every rank ended well", notes.rc
     few = ", ".join(map(str, missing[:_FEW])) + (", …" if len(missing) > _FEW else "")
