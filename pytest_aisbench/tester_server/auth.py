@@ -214,13 +214,20 @@ class AccessPolicy:
             return None
         raise Denied(401, "a read token is needed")
 
-    def signer(self, connection: Connection, request: Request) -> Holder | None:
-        """The holder of the token that may sign, by which the request signed in; None for every other reader."""
+    def signer(self, connection: Connection, request: Request, project: str) -> Holder | None:
+        """The holder of the token that may sign runs of the project, by which the request signed in; None for every
+        other reader."""
         if token := _bearer(request.headers):
             holder = find_token(connection, token)
         else:
             holder = find_session(connection, request.cookies.get(COOKIE, ""), time.time())
-        return holder if holder and not holder.revoked and holder.kind is Kind.SIGN else None
+        signs = holder and not holder.revoked and holder.kind is Kind.SIGN and holder.project == project
+        return holder if signs else None
+
+    def require_signer(self, connection: Connection, request: Request, project: str) -> Holder:
+        if signer := self.signer(connection, request, project):
+            return signer
+        raise Denied(403, "A token that may sign is needed; sign in with it.")
 
 
 def is_loopback(host: str) -> bool:

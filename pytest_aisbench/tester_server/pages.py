@@ -90,18 +90,18 @@ class Visit:
 
     @property
     def period(self) -> queries.Period:
-        since, until = self._day("since"), self._day("until")
         return queries.Period(
-            since.timestamp() if since else None,
-            (until + timedelta(days=1)).timestamp() if until else None,  # that day belongs to it
+            self._midnight("since"),
+            self._midnight("until", timedelta(days=1)),  # that day belongs to it
             self.asked("commit").strip()[:64],
         )
 
-    def _day(self, name: str) -> datetime | None:
+    def _midnight(self, name: str, later: timedelta = timedelta()) -> float | None:
         text = self.asked(name)
         try:
-            return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc) if text else None
-        except ValueError:
+            day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc) if text else None
+            return (day + later).timestamp() if day else None
+        except (ValueError, OverflowError):  # the day after the last one that there is
             raise Unreadable("A day is written like 2027-01-31.") from None
 
     @property
@@ -117,8 +117,7 @@ class Visit:
     @property
     def signer(self) -> Holder | None:
         """The reader, if this reader may sign runs of the project."""
-        signer = self.frame.access.signer(self.connection, self.request)
-        return signer if signer and signer.project == self.project else None
+        return self.frame.access.signer(self.connection, self.request, self.project)
 
     def show(self, template: str, **values: Any) -> Response:
         return self.frame.show(self.request, template, project=self.request.path_params.get("project", ""), **values)
@@ -262,13 +261,14 @@ class Frame:
         address = request.client.host if request.client else ""
         try:
             with writing(self.engine).begin() as connection:
-                signer = self.access.signer(connection, request)
+                # First: whether the run exists is for readers of the project to know.
+                signer = self.access.require_signer(connection, request, project)
                 run = queries.run(connection, project, testid, name)
                 if run is None:
                     return self.missing(request)
                 form = signatures.Form.parse(fields)
                 number = signatures.sign(connection, run, form, signer, address=address, now=time.time())
-        except signatures.Unsigned as error:
+        except (Denied, signatures.Unsigned) as error:
             return self.show(request, "message.html", status=error.status, project="", text=str(error))
         return RedirectResponse(f"{run_path(project, testid, name)}#signature-{number}", 303)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert, select, tuple_
 
@@ -57,10 +57,20 @@ class Form:
 
 def digest_of(connection: Connection, run: Any) -> str:
     """What a signature stands for: the end of the run, and every upload that its results come from."""
-    query = select(RESULTS.c.name, PARCELS.c.digest).join(PARCELS, PARCELS.c.id == RESULTS.c.parcel)
-    uploads = sorted((row.name, row.digest) for row in connection.execute(query.where(RESULTS.c.run == run.id)))
-    content = json.dumps([run.testid, run.name, run.told, run.exit_code, run.unjudged, uploads])
-    return hashlib.sha256(content.encode()).hexdigest()
+    return _digests(connection, [run])[run.testid, run.name]
+
+
+def _digests(connection: Connection, runs: Sequence[Any]) -> dict[tuple[str, str], str]:
+    """The digest of each run, by testid and name."""
+    uploads: dict[int, list[tuple[str, str]]] = {run.id: [] for run in runs}
+    query = select(RESULTS.c.run, RESULTS.c.name, PARCELS.c.digest).join(PARCELS, PARCELS.c.id == RESULTS.c.parcel)
+    for row in connection.execute(query.where(RESULTS.c.run.in_(uploads))):
+        uploads[row.run].append((row.name, row.digest))
+    digests = {}
+    for run in runs:
+        content = json.dumps([run.testid, run.name, run.told, run.exit_code, run.unjudged, sorted(uploads[run.id])])
+        digests[run.testid, run.name] = hashlib.sha256(content.encode()).hexdigest()
+    return digests
 
 
 def is_green(run: Any) -> bool:
@@ -68,10 +78,8 @@ def is_green(run: Any) -> bool:
     return bool(run.cases) and run.passed == run.cases and not run.unjudged and run.exit_code == 0
 
 
-def sign(connection: Connection, run: Any, form: Form, signer: Holder | None, *, address: str, now: float) -> int:
+def sign(connection: Connection, run: Any, form: Form, signer: Holder, *, address: str, now: float) -> int:
     """Store the signature and its line of the audit in one transaction; return the number of the signature."""
-    if signer is None or signer.project != run.project:
-        raise Unsigned(403, "A token that may sign is needed; sign in with it.")
     if form.digest != digest_of(connection, run):
         raise Unsigned(409, "A result of this run arrived after you opened the page; read it again, then sign.")
     if not form.remark and (form.decision == REJECTED or not is_green(run)):
@@ -94,17 +102,26 @@ def sign(connection: Connection, run: Any, form: Form, signer: Holder | None, *,
 
 
 def signatures_of(connection: Connection, run: Any) -> Rows:
-    """Of one run, oldest first."""
+    """The last 200 of one run, oldest first: the last one counts, so it is never left out."""
     where = SIGNATURES.c.project == run.project, SIGNATURES.c.testid == run.testid, SIGNATURES.c.run == run.name
-    return connection.execute(select(SIGNATURES).where(*where).order_by(SIGNATURES.c.id).limit(200)).all()
+    return connection.execute(select(SIGNATURES).where(*where).order_by(SIGNATURES.c.id.desc()).limit(200)).all()[::-1]
 
 
-def last_signatures(connection: Connection, project: str, runs: Iterable[Any]) -> dict[tuple[str, str], Any]:
+class LastSignature(NamedTuple):
+    signature: Any
+    digest: str  # of the run as it is now
+
+
+def last_signatures(connection: Connection, project: str, runs: Iterable[Any]) -> dict[tuple[str, str], LastSignature]:
     """The last signature of each run that has one, by testid and name."""
-    keys = [(run.testid, run.name) for run in runs]
+    by_key = {(run.testid, run.name): run for run in runs}
+    if not by_key:
+        return {}
     query = select(SIGNATURES).where(SIGNATURES.c.project == project)
-    query = query.where(tuple_(SIGNATURES.c.testid, SIGNATURES.c.run).in_(keys)).order_by(SIGNATURES.c.id)
-    return {(row.testid, row.run): row for row in connection.execute(query)} if keys else {}
+    query = query.where(tuple_(SIGNATURES.c.testid, SIGNATURES.c.run).in_(list(by_key))).order_by(SIGNATURES.c.id)
+    last = {(row.testid, row.run): row for row in connection.execute(query)}
+    digests = _digests(connection, [by_key[key] for key in last])
+    return {key: LastSignature(row, digests[key]) for key, row in last.items()}
 
 
 def every_signature(connection: Connection, project: str) -> Iterator[dict[str, Any]]:

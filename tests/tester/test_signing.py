@@ -10,11 +10,14 @@ from urllib.parse import urlencode
 
 import pytest
 from open_tester import HOUR, LONG_AGO, Answer, Serving, aisbench, bound, case, fill, history, parcel, serving
+from sqlalchemy import insert
 
 from pytest_aisbench.model.results import Executor, RunEnd
 from pytest_aisbench.model.verdict import Ruling
 from pytest_aisbench.tester.payload import end_upload, result_upload
+from pytest_aisbench.tester_server.app import open_database
 from pytest_aisbench.tester_server.auth import Kind
+from pytest_aisbench.tester_server.schema import SIGNATURES, writing
 
 pytestmark = pytest.mark.slow
 
@@ -70,8 +73,10 @@ def test_a_signature_names_who_when_and_why_and_is_in_the_audit(centre: Serving)
     (exported,) = [row for row in centre.get("/p/gate/signatures?format=json").json["rows"] if row["run"] == GREEN]
     assert (exported["name"], exported["decision"]) == ("李伟", "accepted")
     # A result that arrives later is not what was signed.
+    assert "arrived after this signature" not in centre.get("/p/gate").text
     fill(centre.db, "gate", _run(GREEN, 0, Ruling.PASSED, "aaaa1111", attempt=2))
-    assert "arrived after this signature" in centre.get(_address(GREEN)).text
+    for page in (_address(GREEN), "/p/gate"):
+        assert "arrived after this signature" in centre.get(page).text
 
 
 def test_a_run_that_is_not_green_is_signed_with_a_remark_only(centre: Serving) -> None:
@@ -87,6 +92,13 @@ def test_a_run_that_is_not_green_is_signed_with_a_remark_only(centre: Serving) -
     page = centre.get(_address(RED)).text
     assert "waived by contract" in page
     assert "rejected · 李伟" in centre.get("/p/gate").text
+    # Also if the others fill the page.
+    create = {"project": "gate", "testid": RED, "run": RED, "token": 1, "label": "", "name": "many", "digest": ""}
+    with open_database(centre.db) as engine, writing(engine).begin() as connection:
+        rows = [{**create, "at": float(at), "decision": "accepted", "remark": ""} for at in range(200)]
+        connection.execute(insert(SIGNATURES), rows)
+    assert _sign(centre, RED, signer, decision="rejected", remark="the last word").status == 303
+    assert "the last word" in centre.get(_address(RED)).text
 
 
 @pytest.mark.parametrize(
@@ -100,6 +112,9 @@ def test_only_a_token_of_the_project_that_may_sign_signs(
     before = centre.get("/p/gate/signatures?format=json").json["rows"]
     assert _sign(centre, GREEN, token, remark="mine").status == status
     assert centre.get("/p/gate/signatures?format=json").json["rows"] == before
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    absent = centre.get("/p/gate/t/x/r/y/sign", method="POST", data=b"", **headers)
+    assert absent.status == status, "strangers do not learn which runs there are"
 
 
 def test_forms_that_cannot_be_signed_are_refused(centre: Serving) -> None:
@@ -142,9 +157,10 @@ def test_runs_and_trends_are_filtered_by_day_and_by_commit(centre: Serving) -> N
     assert names("since=2025-06-16") == [RED]
     assert names("until=2025-06-15") == [GREEN]
     assert 'value="2025-06-16"' in centre.get("/p/gate?since=2025-06-16").text  # the address keeps the filter
-    refused = centre.get("/p/gate?since=yesterday")
-    assert refused.status == 400
-    assert "2027-01-31" in refused.text
+    for asked in ("since=yesterday", "until=9999-12-31"):
+        refused = centre.get(f"/p/gate?{asked}")
+        assert refused.status == 400
+        assert "2027-01-31" in refused.text
     trend = centre.get("/p/gate/cases/modelarts/resnet50-2x8?format=json&commit=bbbb").json["rows"]
     assert [row["run_name"] for row in trend] == [RED]
 
