@@ -430,8 +430,11 @@ class LogMonitor:
 def training_position(trial: Trial, activity: JobActivity) -> str:
     """The epoch and step that the log shows, or else its last line."""
     progress, total = activity.progress, epochs_of(trial.case)
+    step = f"step {progress.step}{f'/{progress.steps}' if progress.steps else ''}"
     if progress.epoch:
-        return f"epoch {progress.epoch}{f'/{total}' if total else ''}, step {progress.step}"
+        return f"epoch {progress.epoch}{f'/{total}' if total else ''}, {step}"
+    if progress.steps:
+        return step
     return plain(activity.last_line.strip(), 80)
 
 

@@ -109,6 +109,7 @@ _MESSAGES = {
     "alone in learning": "every node trains alone, and only the first node's log is read for its evaluations",
     "no speed": "the log shows no speed",
     "other speed": "the log shows {unit}, but not how many samples a step has",
+    "speed of another unit": "the log shows {unit}, but the throughput is in {wanted}",
     "few speeds": "the log shows too few speeds to separate the steady state from the warm-up",
     "infinite speed": "the log shows no finite speed",
     "no target": "the threshold on accuracy has no lower bound to reach",

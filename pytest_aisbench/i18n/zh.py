@@ -104,6 +104,7 @@ _MESSAGES = {
     "alone in learning": "各节点独立训练，而只从第一个节点的日志读取评估",
     "no speed": "日志中没有速度",
     "other speed": "日志中的速度以 {unit} 计，没有说明每步多少样本",
+    "speed of another unit": "日志中的速度以 {unit} 计，而吞吐率的单位是 {wanted}",
     "few speeds": "日志中的速度太少，分不出稳态与预热",
     "infinite speed": "日志中没有有限的速度",
     "no target": "对精度的要求没有可达到的下限",

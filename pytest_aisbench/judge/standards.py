@@ -94,7 +94,7 @@ def _results(case: CaseEntry, trial: TrialEntry | None) -> dict[str, Field]:
     per_card = None if throughput.value is None else throughput.value / cards
     unit, accuracy = throughput.unit, case.metrics[ACCURACY].unit if ACCURACY in case.metrics else ""
     curve = trial.curve if trial else None
-    log = LoggedTraining(curve, case.shape, case.single_server, case.target_accuracy, accuracy)
+    log = LoggedTraining(curve, case.shape, case.single_server, case.target_accuracy, accuracy, unit)
     return {
         "throughput_ratio": throughput,
         "throughput_per_card": _value(per_card, unit, f"throughput by {cards} cards", throughput.null_reason or ""),

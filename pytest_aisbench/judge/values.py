@@ -25,6 +25,7 @@ from pytest_aisbench.model.metric import (
     PHYSICAL_LIMIT,
     SCALING,
     STEADY_THROUGHPUT,
+    STEPS_PER_S,
     THROUGHPUT,
     TIME_TO_ACCURACY,
     Curve,
@@ -32,6 +33,7 @@ from pytest_aisbench.model.metric import (
     Metric,
     MetricValues,
     MissingResult,
+    counts_the_same,
     points_of,
 )
 from pytest_aisbench.model.trial import Step, Trial, TrialRecord
@@ -327,6 +329,7 @@ class LoggedTraining:
     nodes_train_alone: bool
     target: float | None  # the lower bound that is claimed of the accuracy
     accuracy_unit: str
+    throughput_unit: str
 
     @property
     def is_one_of_several(self) -> bool:
@@ -335,14 +338,16 @@ class LoggedTraining:
 
 
 def steady_throughput(log: LoggedTraining) -> float | str:
-    """The whole job's samples/s without the warm-up, or the reason why it is unknown."""
+    """The whole job's throughput without the warm-up, or the reason why it is unknown."""
     pace = log.curve.pace if log.curve else None
     if log.is_one_of_several:
         return message("alone in speed")
     if pace is None:
         return message("no speed")
-    if pace.unit != "samples/s":
+    if pace.unit == STEPS_PER_S:
         return message("other speed", unit=pace.unit)
+    if not counts_the_same(log.throughput_unit, pace.unit):
+        return message("speed of another unit", unit=pace.unit, wanted=log.throughput_unit)
     if pace.steady is None:
         return message("few speeds")
     value = pace.steady * (1 if pace.of == "job" else log.shape.world)
@@ -402,8 +407,9 @@ def values_from_log(log: LoggedTraining) -> dict[str, float | str]:
 
 
 def logged_training(case: Case, curve: Curve | None) -> LoggedTraining:
-    unit = case.workload.metrics[ACCURACY].unit if ACCURACY in case.workload.metrics else ""
-    return LoggedTraining(curve, case.shape, case.single_server, target_accuracy(case), unit)
+    units = {name: metric.unit for name, metric in case.workload.metrics.items()}
+    accuracy, throughput = units.get(ACCURACY, ""), units.get(THROUGHPUT, "")
+    return LoggedTraining(curve, case.shape, case.single_server, target_accuracy(case), accuracy, throughput)
 
 
 def _values_of_log(trial: Trial) -> dict[str, float | str]:

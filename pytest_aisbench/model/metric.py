@@ -19,6 +19,7 @@ SCALING = "scaling"
 STEADY_THROUGHPUT = "steady_throughput"
 TIME_TO_ACCURACY = "time_to_accuracy"
 LOSS = "loss"
+SAMPLES_PER_S, TOKENS_PER_S, STEPS_PER_S = "samples/s", "tokens/s", "steps/s"  # in which a log gives a speed
 MAD_TO_SIGMA = 1.4826  # times the median distance from the median: the standard deviation of normal noise
 LARGEST = 1e100  # no machine does more; sums of what is below, and squares, are finite
 PHYSICAL_LIMIT = 1e12  # that a value is below, unless workload.toml sets another `limit`
@@ -133,15 +134,19 @@ class AccuracyPoint:
 class Curve:
     loss: Series = Series()
     speed: Series = Series()
-    unit: str = ""  # of the speed: `samples/s` or `steps/s`
+    unit: str = ""  # of the speed: `samples/s`, `tokens/s` or `steps/s`
     of: str = ""  # whose speed it is: the `rank` that was followed, or the whole `job`
-    # Samples per second over the whole run, as the log itself says at its end: of one rank, and of the whole job.
+    # The speed over the whole run, as the log itself says at its end: of one rank, and of the whole job.
     rank_speed: float | None = field(default=None, metadata={"alias": "told"})
     job_speed: float | None = field(default=None, metadata={"alias": "total"})
+    whole_unit: str = SAMPLES_PER_S  # of these two
     batch: int | None = None  # samples of a step of one rank, where the log says it
     evaluations: tuple[AccuracyPoint, ...] = ()
     window: tuple[float, ...] | None = None  # when training began and ended, seconds since the epoch by its nodes
     began: float | None = None  # when the first stamped line was printed that is no evaluation's, by its own clock
+    # Steps whose update was skipped, and whose loss was not finite; None if the log counts none.
+    skipped: int | None = None
+    nans: int | None = None
 
     @cached_property  # asked for a dozen times per trial
     def pace(self) -> Pace | None:
@@ -174,21 +179,27 @@ class Pace:
         return str(self.text)
 
 
+def counts_the_same(unit: str, of_log: str) -> bool:
+    """Whether a workload's unit of throughput counts what a log counts. A workload has many names for samples, and
+    tokens are none of them."""
+    return of_log != STEPS_PER_S and unit.lower().startswith("token") == (of_log == TOKENS_PER_S)
+
+
 def points_of(count: int) -> str:
     return message("one point") if count == 1 else message("points", count=str(count))
 
 
 def _pace(curve: Curve) -> Pace | None:
-    scale, unit = (curve.batch, "samples/s") if curve.unit == "steps/s" and curve.batch else (1, curve.unit)
+    scale, unit = (curve.batch, SAMPLES_PER_S) if curve.unit == STEPS_PER_S and curve.batch else (1, curve.unit)
     speeds = [speed * scale for speed in curve.speed.values]
     if not speeds or not all(map(math.isfinite, speeds)):
         of, whole = ("job", curve.job_speed) if curve.job_speed else ("rank", curve.rank_speed)
-        return Pace("samples/s", of, whole) if whole else None
+        return Pace(curve.whole_unit, of, whole) if whole else None
     slow, whole = warm_up(speeds), curve.job_speed if curve.of == "job" else curve.rank_speed
     return Pace(
         unit,
         curve.of,
-        whole if whole and unit == "samples/s" else _mean(speeds),
+        whole if whole and unit == curve.whole_unit else _mean(speeds),
         slow or 0,
         _mean(speeds[:slow]) if slow else None,
         None if slow is None else _mean(speeds[slow:]),

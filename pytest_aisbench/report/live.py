@@ -20,7 +20,7 @@ from pytest_aisbench.engine.watch import OUTAGE_S, LogMonitor, local_time, silen
 from pytest_aisbench.logs import get_logger, ignored
 from pytest_aisbench.model.job import Phase
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.metric import THROUGHPUT
+from pytest_aisbench.model.metric import THROUGHPUT, counts_the_same
 from pytest_aisbench.model.trial import Step, Trial
 from pytest_aisbench.model.verdict import number
 from pytest_aisbench.report.terminal import sparkline
@@ -331,16 +331,18 @@ def _beside(trial: Trial, activity: JobActivity | None, *, curves: bool) -> Iter
 
 def _epoch(trial: Trial, activity: JobActivity) -> str:
     progress, total = activity.progress, epochs_of(trial.case)
+    step = f"step {progress.step}{f'/{progress.steps}' if progress.steps else ''}" if progress.step else ""
     if not progress.epoch:
-        return ""
-    return f"epoch {progress.epoch}/{total}" if total else f"epoch {progress.epoch} step {progress.step}"
+        return step
+    return f"epoch {progress.epoch}/{total}" if total else f"epoch {progress.epoch} {step or 'step 0'}"
 
 
 def _speed(trial: Trial, activity: JobActivity) -> str:
     fast = throughput(trial.case, activity.progress)
     metric = trial.case.workload.metrics.get(THROUGHPUT)
     if fast is not None and metric:
-        return f"~{_figure(fast)} {plain(metric.unit, 20)}"
+        unit = activity.progress.unit
+        return f"~{_figure(fast)} {plain(metric.unit, 20) if counts_the_same(metric.unit, unit) else unit}"
     return "" if activity.progress.ms_per_step is None else f"{_figure(activity.progress.ms_per_step)} ms/step"
 
 

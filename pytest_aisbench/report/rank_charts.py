@@ -16,7 +16,7 @@ from pytest_aisbench.i18n import ENGLISH, Language
 from pytest_aisbench.judge.stragglers import find_stragglers
 from pytest_aisbench.model.case import Mode, Shape
 from pytest_aisbench.model.messages import plain
-from pytest_aisbench.model.metric import THROUGHPUT
+from pytest_aisbench.model.metric import SAMPLES_PER_S, STEPS_PER_S, THROUGHPUT, counts_the_same
 from pytest_aisbench.model.results import CaseEntry, TrialEntry
 from pytest_aisbench.model.verdict import number
 from pytest_aisbench.report.charts import (
@@ -46,8 +46,8 @@ from pytest_aisbench.report.text import display_width
 
 _MAPPED = 4  # nodes from which on a map is clearer than bars
 _COUNTED = frozenset(
-    {"images/s", "samples/s", "examples/s", "sequences/s", "sentences/s"}
-)  # units that count what a log calls samples
+    {"images/s", "samples/s", "examples/s", "sequences/s", "sentences/s", "tokens/s"}
+)  # units that count what a log calls samples, or tokens
 
 
 class Chart(NamedTuple):
@@ -90,7 +90,8 @@ def _claim(case: CaseEntry, trial: TrialEntry, unit: str) -> Claim | None:
     curve, background = trial.curve, case.background
     if curve is None or background is None or unit not in _COUNTED:
         return None
-    if curve.unit != "samples/s" and not (curve.unit == "steps/s" and curve.batch):
+    counted = SAMPLES_PER_S if curve.unit == STEPS_PER_S and curve.batch else curve.unit
+    if not counts_the_same(unit, counted):
         return None
     whole = Claim(background.reference, background.low, background.high)
     if curve.of == "job":

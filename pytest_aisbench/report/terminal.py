@@ -460,6 +460,8 @@ def curve_lines(curve: Curve) -> list[str]:
         lines.append(f"speed  {_curve_row(curve.speed)} {curve.unit}")
     if pace := curve.pace:
         lines.append(f"pace   {pace}")
+    if curve.skipped or curve.nans:
+        lines.append(f"steps  {curve.skipped or 0} skipped, {curve.nans or 0} with a loss that is not finite")
     return lines
 
 

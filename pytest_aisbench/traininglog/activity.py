@@ -97,26 +97,35 @@ def seconds_in_phase(trial: Trial, now: float) -> float:
 
 
 def share_done(trial: Trial, activity: JobActivity | None, now: float) -> float | None:
-    """How much of a running job is done, from 0 to 1: by its epochs, or else by the time it should take."""
+    """How much of a running job is done, from 0 to 1: by its epochs or steps, or else by the time it should take."""
     total, epoch = epochs_of(trial.case), activity.progress.epoch if activity else 0
     if total and epoch:
         return min(1.0, epoch / total)
+    if activity and (steps := _all_steps(activity.progress)):
+        return min(1.0, activity.progress.step / steps)
     if not trial.expected_s:
         return None
     return min(seconds_in_phase(trial, now) / trial.expected_s, 1 / total if total else _NEARLY)
 
 
 def seconds_left(trial: Trial, activity: JobActivity | None, now: float) -> float | None:
-    """Seconds that a running job still needs: at the pace of its epochs so far, or as expected."""
+    """Seconds that a running job still needs: at the pace of its epochs or steps so far, or as expected."""
     total, lasted = epochs_of(trial.case), seconds_in_phase(trial, now)
     if total and activity and activity.progress.epoch:
         at_epoch = lasted - (now - activity.epoch_changed_at)
         return max(0.0, at_epoch * max(1.0, total / activity.progress.epoch) - lasted)
+    if activity and (steps := _all_steps(activity.progress)) and (ms := activity.progress.ms_per_step):
+        return max(0.0, (steps - activity.progress.step) * ms / 1000)
     return max(trial.expected_s - lasted, trial.expected_s * _OVERDUE) if trial.expected_s else None
 
 
+def _all_steps(progress: Progress) -> int | None:
+    """How many steps the whole training has; a log that counts epochs gives the steps of one."""
+    return None if progress.epoch else progress.steps
+
+
 def throughput(case: Case, progress: Progress) -> float | None:
-    """Samples per second of all ranks, if the others are as fast as the rank whose lines we read."""
+    """Throughput of all ranks in the log's unit, if the others are as fast as the rank whose lines we read."""
     if progress.total is not None:
         return progress.total
     if progress.throughput is not None:

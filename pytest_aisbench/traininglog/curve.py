@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pytest_aisbench.model.metric import MOST, AccuracyPoint, Curve, Point
-from pytest_aisbench.traininglog.readers import LogLine, read_line, unfinished
+from pytest_aisbench.model.metric import MOST, SAMPLES_PER_S, STEPS_PER_S, AccuracyPoint, Curve, Point, Series
+from pytest_aisbench.traininglog.linetable import LogLine
+from pytest_aisbench.traininglog.readers import read_line, unfinished
 
-_LATEST_COUNTS = ("ms_per_step", "throughput", "total", "accuracy")  # of these fields the last value counts
+_LATEST_COUNTS = ("steps", "ms_per_step", "throughput", "total", "accuracy")  # of these fields the last value counts
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Progress:
     accuracy: float | None = None
     ranks: int = 1
     total: float | None = None  # throughput of the whole job, where the log gives that instead
+    unit: str = SAMPLES_PER_S  # of both throughputs
+    steps: int | None = None  # how many there will be, where the log says it: of the epoch, or of the whole training
     # The state of the reader.
     rest: str = ""  # the beginning of a line that is not complete yet
     rank: str = ""  # the rank that we follow, where lines name their rank
@@ -77,6 +80,8 @@ def _after_line(progress: Progress, rank: str, line: LogLine) -> Progress:
     elif line.has_loss:
         progress = replace(progress, loss=line.loss)
     news = {name: value for name in _LATEST_COUNTS if (value := getattr(line, name)) is not None}
+    if "throughput" in news or "total" in news:
+        news["unit"] = line.unit
     return replace(progress, **news) if news else progress
 
 
@@ -129,13 +134,17 @@ def seconds_to_accuracy(curve: Curve, accuracy: float) -> float | None:
 
 def _with_line(curve: Curve, before: Progress, after: Progress, line: LogLine) -> Curve:
     if line.final:
-        return replace(
+        known = curve if line.unit == curve.whole_unit else replace(curve, rank_speed=None, job_speed=None)
+        curve = replace(
             curve,
-            rank_speed=_positive(line.throughput) or curve.rank_speed,
-            job_speed=_positive(line.total) or curve.job_speed,
+            rank_speed=_positive(line.throughput) or known.rank_speed,
+            job_speed=_positive(line.total) or known.job_speed,
+            whole_unit=line.unit,
             batch=line.batch or curve.batch,
             window=_union(curve.window, line.window),
         )
+    if line.skipped is not None or line.nans is not None:
+        curve = replace(curve, skipped=_sum(curve.skipped, line.skipped), nans=_sum(curve.nans, line.nans))
     if line.at is not None and line.accuracy is None and curve.began is None:
         curve = replace(curve, began=line.at)
     if line.accuracy is not None:
@@ -147,7 +156,11 @@ def _with_line(curve: Curve, before: Progress, after: Progress, line: LogLine) -
     if line.loss is not None and (moved or line.step is None):
         curve = replace(curve, loss=curve.loss.and_then(Point(*at, line.loss)))
     speed, unit, of = _speed(line)
-    if speed is None or (unit, of) != (curve.unit or unit, curve.of or of):  # of several kinds the first counts
+    if speed is None or line.final:
+        return curve
+    if (curve.unit, len(curve.speed.points)) == (STEPS_PER_S, 1) != (unit, 1):  # two lines for each step
+        curve = replace(curve, speed=Series(), unit="", of="")
+    if (unit, of) != (curve.unit or unit, curve.of or of):  # of several kinds the first counts
         return curve
     last = curve.speed.points[-1] if curve.speed.points else None
     again = last is not None and (last.epoch, last.step) == at != (0, 0)  # another rank's, or an evaluation's
@@ -172,10 +185,15 @@ def _seconds_trained(began: float | None, line: LogLine) -> float | None:
 def _speed(line: LogLine) -> tuple[float | None, str, str]:
     """The speed that a line reports, its unit, and whose speed it is."""
     if line.total is not None:
-        return _usable(line.total), "samples/s", "job"
+        return _usable(line.total), line.unit, "job"
     if line.throughput is not None:
-        return _usable(line.throughput), "samples/s", "rank"
-    return _usable(1000 / line.ms_per_step) if line.ms_per_step else None, "steps/s", "rank"
+        return _usable(line.throughput), line.unit, "rank"
+    return _usable(1000 / line.ms_per_step) if line.ms_per_step else None, STEPS_PER_S, "rank"
+
+
+def _sum(*counts: int | None) -> int | None:
+    """None if all are."""
+    return sum(filter(None, counts)) if any(count is not None for count in counts) else None
 
 
 def _positive(speed: float | None) -> float | None:

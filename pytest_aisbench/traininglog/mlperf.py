@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 from pytest_aisbench.model.clock import seconds_of
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, MissingResult
-from pytest_aisbench.traininglog.readers import MLLOG, MOST_EPOCHS, finite_number, parse_event
+from pytest_aisbench.traininglog.linetable import finite_number
+from pytest_aisbench.traininglog.readers import MLLOG, MOST_EPOCHS, parse_event
 
 _T = TypeVar("_T")
 _MOST_UNREADABLE = 5  # of the lines that cannot be read, we report so many

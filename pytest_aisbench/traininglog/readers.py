@@ -1,46 +1,53 @@
 """Reads the lines of a training log, whichever framework printed them: epoch, step, loss, speed, accuracy.
 
 `read_line` asks the readers of `READERS`, one per framework, in turn. A reader takes any line, since a job may print
-anything, and returns a `LogLine`, or None where the line is not its framework's. Most are tables, one `LineTable` for
-each line that a framework prints; a function reads what no single expression can. `curve.py` reads whole logs.
+anything, and returns a `LogLine`, or None where the line is not its framework's. Most are tables of
+`linetable.py`, one for each line that a framework prints; a function reads what no table can. `curve.py` reads whole
+logs.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+from pytest_aisbench.model.metric import TOKENS_PER_S
+from pytest_aisbench.traininglog.linetable import (
+    ACCURACY,
+    COUNT,
+    EPOCH,
+    LOSS,
+    MS,
+    NUMBER,
+    SECONDS,
+    SPEED,
+    STEP,
+    STEPS,
+    TOTAL,
+    Field,
+    FieldTable,
+    LineTable,
+    LogLine,
+    Reader,
+    any_of,
+    barred_cells,
+    closed_cells,
+    finite,
+    finite_number,
+    group,
+    line_time,
+    milliseconds,
+    named_numbers,
+    spaced_cells,
+)
 
 MOST_CHARACTERS = 4096  # of a line that we read; a job may print a gigabyte without a line end
 MLLOG = ":::MLLOG"
 MOST_EPOCHS = 100_000  # BERT counts samples where others count epochs
-# A regular expression that reads each part of a number in one way only: it scans a line of nothing but digits once.
-NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?|[-+]?inf|nan)"
-COUNT = r"(\d{1,12})"
-Reader = Callable[[str], "LogLine | None"]
-
-
-@dataclass(frozen=True)
-class LogLine:
-    """What one line of a log says. None: the line does not say it, or its number is not finite."""
-
-    epoch: int | None = None  # counted from 1
-    step: int | None = None
-    loss: float | None = None
-    has_loss: bool = False  # the line gives a loss, finite or not
-    ms_per_step: float | None = None
-    throughput: float | None = None  # samples/s of the rank that printed the line
-    total: float | None = None  # samples/s of the whole job
-    final: bool = False  # the throughput is that of the whole run
-    batch: int | None = None
-    accuracy: float | None = None
-    elapsed: float | None = None  # seconds of training before this evaluation
-    at: float | None = None  # seconds since a moment that all lines of the log share
-    window: tuple[float, float] | None = None  # when the training began and ended, seconds since the epoch
 
 
 # One line
@@ -52,7 +59,10 @@ _PREFIX = re.compile(
 )
 _OF_NODE, _BARE = 3, 4  # groups of the prefix: one counts the ranks of its node, one is srun's bare number
 # Every line that a reader understands has one of these words: skip the others at once, a log may have millions.
-_HINTS = ("epoch", "loss", "/step", "/sample", "img/sec", "train done", "eval ckpt", "accuracy is", "@1 ", ":::mllog")
+_HINTS = (
+    "epoch", "loss", "/step", "/sample", "img/sec", "train done", "eval ckpt", "accuracy is", "@1 ", ":::mllog",
+    "per iteration (ms)", "step time : ",
+)  # fmt: skip
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]|\x08+")
 
 
@@ -112,123 +122,22 @@ def unfinished(line: str) -> str:
     return body[:MOST_CHARACTERS] + ("\r" if "\r" in gap else gap[:MOST_CHARACTERS])
 
 
-# Numbers and times in a line
-
-_FIELD = re.compile(rf"(?<![\w@])([A-Za-z][\w@]{{0,40}}):\s{{0,8}}{NUMBER}(?![\d/])")
-_STAMP = re.compile(r"\[(\d{4})[/-](\d{1,2})[/-](\d{1,2}) (\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d{1,6}))?\]")
-
-
-def named_numbers(text: str) -> dict[str, float | None]:
-    """`loss: 4.6, ips: 40.6 images/sec` by name; the last value of a name counts."""
-    return {match[1]: finite(match[2]) for match in _FIELD.finditer(text)}
-
-
-def finite(number: str) -> float | None:
-    value = float(number)
-    return value if math.isfinite(value) else None
-
-
-def finite_number(value: Any) -> float | None:
-    """The number of a JSON value; None for what is no number, or too large to calculate with."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value) if math.isfinite(value) and abs(value) < 1e300 else None
-    except OverflowError:  # an integer beyond every float
-        return None
-
-
-def milliseconds(seconds: float | None) -> float | None:
-    return seconds * 1000 if seconds and math.isfinite(seconds * 1000) else None
-
-
-def line_time(line: str) -> float | None:
-    """Seconds of a stamp like `[2022/04/04 17:51:12]`, in any time zone: only differences count."""
-    match = _STAMP.match(line)
-    if not match:
-        return None
-    year, month, day, hour, minute, second = map(int, match.groups()[:6])
-    year, month = (year, month - 3) if month > 2 else (year - 1, month + 9)  # a year that begins in March
-    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day
-    return 86400.0 * days + 3600 * hour + 60 * minute + second + float(f"0.{match[7] or 0}")
-
-
-# Lines that a table describes
-
-
-def _group(name: str, number: str = NUMBER) -> str:
-    """A number with a name, which is that of a field of `LogLine`."""
-    return f"(?P<{name}>{number[1:-1]})"
-
-
-_EPOCH, _STEP, _LOSS, _ACCURACY = _group("epoch", COUNT), _group("step", COUNT), _group("loss"), _group("accuracy")
-_MS, _SPEED, _TOTAL = _group("ms_per_step"), _group("throughput"), _group("total")
-_WHOLE_NUMBERS = ("epoch", "step")
-_OF = "of"
-
-
-@dataclass(frozen=True)
-class LineTable:
-    """A line of a framework: a regular expression whose groups are named after the fields of `LogLine`.
-
-    Beside a group `accuracy` there may be one that is named `of`: then their ratio counts, as in workload.toml.
-    """
-
-    pattern: str
-    scale: float = 1.0  # of the accuracy: 0.01 for a percentage
-    first: Mapping[str, int] = field(
-        default_factory=dict
-    )  # what the framework calls its first epoch, or step, if not 1
-    final: bool = False
-    flags: re.RegexFlag = re.RegexFlag(0)
-
-    @functools.cached_property
-    def expression(self) -> re.Pattern[str]:
-        return re.compile(self.pattern, self.flags)
-
-    def read(self, line: str) -> LogLine | None:
-        match = self.expression.match(line)
-        if not match:
-            return None
-        texts = {name: text for name, text in match.groupdict().items() if text is not None}
-        of = float(texts.pop(_OF, "1"))
-        if not of:
-            return None
-        fields: dict[str, Any] = {
-            name: int(text) + 1 - self.first.get(name, 1) if name in _WHOLE_NUMBERS else finite(text)
-            for name, text in texts.items()
-        }
-        if (accuracy := fields.get("accuracy")) is not None:
-            fields["accuracy"] = accuracy / of * self.scale
-        return LogLine(**fields, has_loss="loss" in fields, final=self.final)
-
-
-def _any_of(*tables: LineTable | Reader) -> Reader:
-    """A reader that asks one after the other."""
-    readers = [table.read if isinstance(table, LineTable) else table for table in tables]
-
-    def read(line: str) -> LogLine | None:
-        return next(filter(None, (reader(line) for reader in readers)), None)
-
-    return read
-
-
 # Python's logging writes this before a line, as the model zoo of MindSpore has it.
 _LOGGER = r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}:INFO:\s{0,8})?"
 
 _MINDSPORE = (
-    LineTable(rf"epoch:\s*{_EPOCH},?\s*step:\s*{_STEP},\s*loss(?: is|:)\s*{_LOSS}", flags=re.IGNORECASE),
-    LineTable(rf"(?:train )?epoch time:\s*{NUMBER}(?: ms)?,\s*per step time:\s*{_MS}", flags=re.IGNORECASE),
+    LineTable(rf"epoch:\s*{EPOCH},?\s*step:\s*{STEP},\s*loss(?: is|:)\s*{LOSS}", flags=re.IGNORECASE),
+    LineTable(rf"(?:train )?epoch time:\s*{NUMBER}(?: ms)?,\s*per step time:\s*{MS}", flags=re.IGNORECASE),
     # `epoch: [1/90] step: [10/312], loss: 2.3, lr: 0.1, per step time: 105.2 ms, fps: 304.2 img/s`. Networks order the
     # fields differently, and their `fps` is of a card or of all cards.
     LineTable(
-        rf"{_LOGGER}epoch:\s?\[\s{{0,8}}{_EPOCH}/\s{{0,8}}\d+\],?\s{{0,8}}step:\s?\[\s{{0,8}}{_STEP}/\s{{0,8}}\d+\]"
-        rf"(?=(?:.{{0,200}}?\bloss(?: is|\s?:)\s{{0,8}}{_LOSS})?)(?=(?:.{{0,200}}?\bper step time:\s{{0,8}}{_MS} ?ms)?)"
+        rf"{_LOGGER}epoch:\s?\[\s{{0,8}}{EPOCH}/\s{{0,8}}\d+\],?\s{{0,8}}step:\s?\[\s{{0,8}}{STEP}/\s{{0,8}}\d+\]"
+        rf"(?=(?:.{{0,200}}?\bloss(?: is|\s?:)\s{{0,8}}{LOSS})?)(?=(?:.{{0,200}}?\bper step time:\s{{0,8}}{MS} ?ms)?)"
     ),
     # The callback that prints the percentage is BERT's, and counts epochs from 0.
     LineTable(
-        rf"epoch:\s*{_EPOCH}(?:\.\d*)?,\s*current epoch percent:\s*[\d.]+,\s*step:\s*{_STEP},\s*outputs are\s{{0,8}}"
-        rf"\(?(?:Tensor\(shape=\[[^\]]*\],\s*dtype=\w+,\s{{0,8}}(?:value=)?)?[\s\[]{{0,16}}{_LOSS}",
+        rf"epoch:\s*{EPOCH}(?:\.\d*)?,\s*current epoch percent:\s*[\d.]+,\s*step:\s*{STEP},\s*outputs are\s{{0,8}}"
+        rf"\(?(?:Tensor\(shape=\[[^\]]*\],\s*dtype=\w+,\s{{0,8}}(?:value=)?)?[\s\[]{{0,16}}{LOSS}",
         first={"epoch": 0},
         flags=re.IGNORECASE,
     ),
@@ -259,9 +168,9 @@ def _window(line: str) -> tuple[float, float] | None:
 
 _AISBENCH = (
     _train_done,
-    LineTable(rf"(?:eval ckpt result:|Accuracy is:)\s*(?:\{{[^:]*:)?\s*{_ACCURACY}"),
+    LineTable(rf"(?:eval ckpt result:|Accuracy is:)\s*(?:\{{[^:]*:)?\s*{ACCURACY}"),
     # what we ask a script of one's own to print
-    LineTable(rf"eval epoch:\s*{COUNT},\s*accuracy:\s*{_ACCURACY},\s*elapsed:\s*{_group('elapsed')}\s*s\b"),
+    LineTable(rf"eval epoch:\s*{COUNT},\s*accuracy:\s*{ACCURACY},\s*elapsed:\s*{group('elapsed')}\s*s\b"),
 )
 
 
@@ -295,9 +204,9 @@ def _paddle(line: str) -> LogLine | None:
 # Horovod's benchmarks
 
 _HOROVOD = (
-    LineTable(rf"Iter #{_STEP}:\s*{_SPEED} img/sec per \w+", first={"step": 0}),
-    LineTable(rf"Img/sec per \w+:\s*{_SPEED}", final=True),
-    LineTable(rf"Total img/sec on \d+ \w+\(s\):\s*{_TOTAL}", final=True),
+    LineTable(rf"Iter #{STEP}:\s*{SPEED} img/sec per \w+", first={"step": 0}),
+    LineTable(rf"Img/sec per \w+:\s*{SPEED}", final=True),
+    LineTable(rf"Total img/sec on \d+ \w+\(s\):\s*{TOTAL}", final=True),
 )
 
 
@@ -352,9 +261,9 @@ def _torch(line: str) -> LogLine | None:
 
 _TORCH = (
     _torch,
-    LineTable(rf"(?:\*|Test:)\s{{0,8}}(?:\w+\s{{0,8}})?(?:Acc|Prec)@1\s{{1,8}}{_ACCURACY} ", scale=0.01),
-    LineTable(rf"Train Epoch: {_EPOCH} \[{_STEP}/\d+ \(\s*\d+%\)\]\s{{1,8}}Loss: {_LOSS}"),
-    LineTable(rf"Test set: Average loss: \S+ Accuracy: {_group('accuracy', COUNT)}/{_group('of', COUNT)} "),
+    LineTable(rf"(?:\*|Test:)\s{{0,8}}(?:\w+\s{{0,8}})?(?:Acc|Prec)@1\s{{1,8}}{ACCURACY} ", scale=0.01),
+    LineTable(rf"Train Epoch: {EPOCH} \[{STEP}/\d+ \(\s*\d+%\)\]\s{{1,8}}Loss: {LOSS}"),
+    LineTable(rf"Test set: Average loss: \S+ Accuracy: {group('accuracy', COUNT)}/{group('of', COUNT)} "),
 )
 
 
@@ -372,13 +281,14 @@ def _batch(epoch: int, step: int, text: str) -> LogLine:
 
 def _logged(items: dict[str, float | None]) -> LogLine:
     """Reads what the first rank logs for all ranks; an epoch that is half done is `0.5`."""
-    if "train_runtime" in items:
-        return LogLine(total=items.get("train_samples_per_second"), final=True)
     number = items.get("epoch")
     epoch = max(1, math.ceil(number)) if number is not None and 0 <= number < MOST_EPOCHS else None
-    if "loss" in items:
-        return LogLine(epoch, loss=items["loss"], has_loss=True)
-    return LogLine(accuracy=items.get("eval_accuracy"))
+    logged = LogLine(epoch, loss=items["loss"], has_loss=True) if "loss" in items else LogLine()
+    if "train_runtime" in items:  # at the end; beside a loss, so far: the speed is a mean since the start in both
+        if (tokens := items.get("train_tokens_per_second")) is not None:
+            return replace(logged, total=tokens, unit=TOKENS_PER_S, final=True)
+        return replace(logged, total=items.get("train_samples_per_second"), final=True)
+    return logged if logged.has_loss else LogLine(accuracy=items.get("eval_accuracy"))
 
 
 # MLPerf
@@ -427,12 +337,70 @@ def _step(metadata: Mapping[str, Any]) -> int | None:
     return int(number) if number is not None and 0 <= number < 1e15 else None
 
 
+# Language models. What a framework reckons its FLOP/s and MFU to be we do not read: each has its own convention.
+
+_LOGGED_BEFORE = r"(?:.{0,200}?[-:\])>|]\s{1,4})?"  # times, ranks, levels and files, as loggers write them
+_IN_TOKENS_OF_RANK, _IN_TOKENS_OF_JOB = Field("throughput", TOKENS_PER_S), Field("total", TOKENS_PER_S)
+
+# `step: 530  loss:  5.9866  …  tps: 21,734  …`, in tokens of one device; `validate step:` is none of the training.
+_TORCHTITAN = FieldTable(
+    "tps: ",
+    rf"{_LOGGED_BEFORE}step:\s{{1,8}}{STEP}(?=\s\s)",
+    spaced_cells,
+    {
+        "loss": Field("loss"),
+        "tps": _IN_TOKENS_OF_RANK,
+        "elapsed_time_per_step": Field("ms_per_step", suffix="s", scale=1000),  # on NPUs
+    },
+)
+
+# `iteration 1/ 24000 | … | elapsed time per iteration (ms): 271607.0 | … | lm loss: 1.192634E+01 | …`, printed by the
+# last rank alone: Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, MindSpeed-LLM (ModelLink), AscendSpeed, MindSpeed's
+# FSDP2, and Megatron as ROCm has it. A loss that is not finite is left out.
+_MEGATRON = FieldTable(
+    "elapsed time per iteration (ms)",
+    rf"{_LOGGED_BEFORE}iteration\s{{1,12}}{STEP}/\s{{0,12}}{STEPS}\s{{0,4}}\|",
+    closed_cells,
+    {
+        "lm loss": Field("loss"),
+        "loss": Field("loss"),
+        "elapsed time per iteration (ms)": Field("ms_per_step"),
+        "tokens per GPU (tokens/s/GPU)": _IN_TOKENS_OF_RANK,
+        "tokens/s/GPU inst/harmonic mean": _IN_TOKENS_OF_RANK,
+        "tokens per gpu per second (tgs)": _IN_TOKENS_OF_RANK,
+        "tokens/s": _IN_TOKENS_OF_JOB,
+        "samples per second": Field("total"),
+        "global batch size": Field("batch of job"),
+        "number of skipped iterations": Field("skipped"),
+        "number of nan iterations": Field("nans"),
+    },
+    leaves_out_nan=True,
+)
+# What Megatron-Bridge prints before that line.
+_MEGATRON_BRIDGE = LineTable(rf"Step Time : {SECONDS}s GPU utilization: ")
+
+# `Training epoch 0, iteration 45/99 | … | reduced_train_loss: 11.96 | train_step_timing in s: 6.08 | …`
+_NEMO = FieldTable(
+    "Training epoch ",
+    rf"{_LOGGED_BEFORE}Training epoch {EPOCH}, iteration {STEP}/{STEPS} \|",
+    barred_cells,
+    {
+        "reduced_train_loss": Field("loss"),
+        "train_step_timing in s": Field("ms_per_step", scale=1000),
+        "global_batch_size": Field("batch of job"),
+    },
+    first={"epoch": 0, "step": 0, "steps": 0},
+)
+
 READERS: Mapping[str, Reader] = {
-    "mindspore": _any_of(*_MINDSPORE),
-    "aisbench": _any_of(*_AISBENCH),
+    "mindspore": any_of(*_MINDSPORE),
+    "aisbench": any_of(*_AISBENCH),
     "paddle": _paddle,
-    "horovod": _any_of(*_HOROVOD),
+    "horovod": any_of(*_HOROVOD),
     "keras": _keras,
-    "torch": _any_of(*_TORCH),
+    "torch": any_of(*_TORCH),
     "mlperf": _mlperf,
+    "megatron": any_of(_MEGATRON, _MEGATRON_BRIDGE),
+    "torchtitan": _TORCHTITAN.read,
+    "nemo": _NEMO.read,
 }

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_aisbench.model.metric import MOST, AccuracyPoint, Curve, warm_up
 from pytest_aisbench.traininglog.curve import Progress, extend_curve, read_curve, seconds_to_accuracy
-from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, line_time, read_line
+from pytest_aisbench.traininglog.linetable import line_time
+from pytest_aisbench.traininglog.readers import MOST_CHARACTERS, read_line
 
 ZOO = "epoch: [1/1] step: [10/312], loss: 2.300000, lr: 0.100000, per step time: 105.200 ms"
 CLAS = (

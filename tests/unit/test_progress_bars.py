@@ -201,3 +201,30 @@ def test_throughput_counts_all_ranks(make: Any) -> None:
 )
 def test_when_all_will_be_over(running: Any, waiting: Any, max_jobs: int, seconds: float | None) -> None:
     assert activity.seconds_until_all_end(running, waiting, max_jobs) == seconds
+
+
+MEGATRON = " iteration {}/ 24000 | elapsed time per iteration (ms): 2e3 | global batch size: 64 | {}loss scale: 1.0 |"
+SIX_HUNDRED = MEGATRON.format(600, "lm loss: 7.5E+00 | ")
+TITAN = "step: {}  loss: 7.5  grad_norm: 0.5  tps: 21,734  mfu: 2.34%"
+
+
+@pytest.mark.parametrize(
+    ("unit", "log", "bar"),
+    [
+        ("samples/s", SIX_HUNDRED, "[----------]   2%  eta 13:00:00  step 600/24000, ~32 samples/s, loss 7.5"),
+        ("tokens/s", SIX_HUNDRED, "[----------]   2%  eta 13:00:00  step 600/24000, ~32 samples/s, loss 7.5"),
+        ("tokens/s", TITAN.format(530), "step 530, ~173900 tokens/s, loss 7.5"),
+        ("images/s", TITAN.format(530), "step 530, ~173900 tokens/s, loss 7.5"),
+        (
+            "samples/s",
+            MEGATRON.format(1, "lm loss: 7.5E+00 | ") + "\n" + MEGATRON.format(12000, ""),
+            "[#####-----]  50%  eta 6:40:00  step 12000/24000, ~32 samples/s, loss nan",
+        ),
+    ],
+)  # fmt: skip
+def test_a_language_model_shows_its_steps_and_the_unit_of_its_log(make: Any, unit: str, log: str, bar: str) -> None:
+    trial = make("llama", "1x8", Phase.RUNNING, 60)
+    metrics = {"throughput": Metric("throughput", unit)}
+    trial = replace(trial, case=replace(trial.case, workload=replace(trial.case.workload, metrics=metrics)))
+    line = bar_lines(Scene(NOW, NOW, [trial], {trial.id: heard(f"{log}\n")}, 1), 119)[0]
+    assert line.removeprefix("llama-1x8  running  0:01:00  ") == bar

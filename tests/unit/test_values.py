@@ -80,6 +80,7 @@ def test_the_speed_of_a_whole_job_is_taken_as_it_is() -> None:
         ("", "the log shows no speed"),
         (EPOCHS, "the log shows steps/s, but not how many samples a step has"),
         (DONE, "the log shows too few speeds to separate the steady state from the warm-up"),
+        ("step: 1  loss:  5.9  tps: 829  mfu: 2.34%\n", "the log shows tokens/s, but the throughput is in images/s"),
     ],
 )
 def test_a_steady_state_that_the_log_does_not_tell_is_unmeasured(log: str, why: str) -> None:
