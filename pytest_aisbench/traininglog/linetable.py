@@ -18,7 +18,7 @@ from pytest_aisbench.model.metric import SAMPLES_PER_S
 # A regular expression that reads each part of a number in one way only: it scans a line of nothing but digits once.
 NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?|[-+]?inf|nan)"
 COUNT = r"(\d{1,12})"
-_MOST_COUNTED = 1e12
+_DIGITS = 12  # of a count
 Reader = Callable[[str], "LogLine | None"]
 
 
@@ -228,7 +228,7 @@ def _cell_value(text: str, meaning: Field) -> float | None:
     if value is None or meaning.name == "loss":
         return value
     if meaning.name in _COUNTS:
-        return int(value) if value.is_integer() and 0 <= value < _MOST_COUNTED else None
+        return int(value) if value.is_integer() and 0 <= value < 10**_DIGITS else None
     return _positive(value * meaning.scale)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from factories import make_case_entry, make_run_entry, make_trial_entry, make_workload
 
+from pytest_aisbench.config import options
 from pytest_aisbench.engine import suites
 from pytest_aisbench.engine.collect import trained_with
 from pytest_aisbench.i18n import ENGLISH, language
@@ -23,7 +24,7 @@ from pytest_aisbench.tester import payload
 from pytest_aisbench.traininglog.activity import software_versions
 
 SUITES = Path(__file__).parents[2] / "suites"
-PLATFORMS = {"local", "modelarts", "apulis"}
+PLATFORMS = frozenset(options.PLATFORMS)
 MINIATURE = "numpy miniature, numpy version 2.1.0"
 REAL = "--aisbench-frameworks torch=PYTHON"
 SMALL = TrainedWith("numpy", "2.1.0", source="log", miniature=True, instead_of="torch", real=REAL)
