@@ -90,6 +90,7 @@ class Database:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._db = self._opened()
             self._file = path.stat()
+            self._log_file = Path(f"{path.resolve()}-wal")
             self._log: os.stat_result | None = None  # the write-ahead log, once it was seen
             self._pages = 0
 
@@ -170,10 +171,9 @@ class Database:
             self._file, self._log, self._pages = now, log, pages
 
     def _status_of_log(self) -> os.stat_result | None:
-        file = Path(f"{self.path.resolve()}-wal")
         if self._log is None:
-            return file.stat() if file.exists() else None
-        if not os.path.samestat(self._log, now := file.stat()):
+            return self._log_file.stat() if self._log_file.exists() else None
+        if not os.path.samestat(self._log, now := self._log_file.stat()):
             raise self._lost("lost its write-ahead log")
         return now
 

@@ -114,7 +114,7 @@ class Tester:
         file = self._folder / f"{len(self._stored):08d}.json"
         draft = file.with_suffix(".tmp")
         with draft.open("w", encoding="utf-8") as opened:
-            json.dump(stored, opened)
+            opened.write(json.dumps(stored))  # not `dump`, which does not use the encoder in C
             opened.flush()
             os.fsync(opened.fileno())
         draft.replace(file)

@@ -20,6 +20,7 @@ from pytest_aisbench.model.messages import Message, from_json, to_json
 
 T = TypeVar("T")
 _Dump = Callable[[Any], Any]
+_Load = Callable[[Any], Any]
 
 
 def dump(value: Any, *, whole: bool = False) -> Any:
@@ -86,27 +87,37 @@ _WHOLE, _BRIEF = _Dumper(to_json), _Dumper(str)
 
 def load(kind: type[T], data: Any) -> T:
     """The value that `dump` was given; unknown keys of a newer version are left out."""
-    return typing.cast(T, _load(kind, data))
+    return typing.cast(T, _loader(typing.cast(Any, kind))(data))
 
 
-def _load(kind: Any, data: Any) -> Any:
-    origin = typing.get_origin(kind)
-    if kind is Any or data is None:
-        return data
+@functools.cache
+def _loader(kind: Any) -> _Load:
+    """How values of a type are read; None is always None."""
+    origin, arms = typing.get_origin(kind), typing.get_args(kind)
     if origin in {typing.Union, types.UnionType}:
-        return _load(next(arm for arm in typing.get_args(kind) if arm is not type(None)), data)
+        return _loader(next(arm for arm in arms if arm is not type(None)))
     if origin is tuple:
-        return tuple(_load(typing.get_args(kind)[0], item) for item in data)
+        item = _loader(arms[0])
+        return lambda data: None if data is None else tuple([item(each) for each in data])
     if origin is not None and issubclass(origin, Mapping):
-        return {key: _load(typing.get_args(kind)[1], item) for key, item in data.items()}
+        item = _loader(arms[1])
+        return lambda data: None if data is None else {key: item(each) for key, each in data.items()}
     if dataclasses.is_dataclass(kind):
-        stored = _stored(typing.cast(type, kind))
-        return kind(**{stored[key].name: stored[key].load(item) for key, item in data.items() if key in stored})  # type: ignore[operator]
+        return functools.partial(_load_dataclass, kind)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return kind(data)
-    if kind is str and isinstance(data, Mapping):
-        return from_json(data)
-    return float(data) if kind is float else data
+        return lambda data: None if data is None else kind(data)
+    if kind is str:
+        return lambda data: from_json(data) if isinstance(data, dict) else data
+    if kind is float:
+        return lambda data: None if data is None else float(data)
+    return lambda data: data
+
+
+def _load_dataclass(kind: Any, data: Any) -> Any:
+    if data is None:
+        return None
+    stored = _stored(kind)  # not before it is needed: a dataclass may hold others of its own type
+    return kind(**{stored[key].name: stored[key].load(item) for key, item in data.items() if key in stored})
 
 
 @functools.cache  # typing evaluates every annotation anew, and a run of a thousand cases asks a million times
@@ -120,13 +131,16 @@ class _StoredField(typing.NamedTuple):
     """A field of a dataclass as it is read."""
 
     name: str
-    kind: Any
-    key_aliases: Mapping[str, str]  # of a mapping: old key to new key
+    load: _Load
 
-    def load(self, data: Any) -> Any:
-        if self.key_aliases and isinstance(data, Mapping):
-            data = {self.key_aliases.get(key, key): item for key, item in data.items()}
-        return _load(self.kind, data)
+
+def _renaming(aliases: Mapping[str, str], load: _Load) -> _Load:
+    """Reads a mapping some of whose keys had other names: old key to new key."""
+
+    def renamed(data: Any) -> Any:
+        return {aliases.get(key, key): item for key, item in data.items()} if isinstance(data, dict) else data
+
+    return lambda data: load(renamed(data))
 
 
 @functools.cache
@@ -136,7 +150,7 @@ def _stored(kind: type) -> dict[str, _StoredField]:
     for field in dataclasses.fields(kind):
         if field.name not in hints:
             continue
-        aliases = field.metadata.get("key_aliases", {})
+        read, aliases = _loader(hints[field.name]), field.metadata.get("key_aliases")
         for name in filter(None, (field.name, field.metadata.get("alias"))):
-            stored[name] = _StoredField(field.name, hints[field.name], aliases)
+            stored[name] = _StoredField(field.name, _renaming(aliases, read) if aliases else read)
     return stored

@@ -1,7 +1,8 @@
 """`python -m tests.sim --seeds N [--from S]`: play N simulations, and print a line for each that fails.
 
 `--seed S` replays one of them and tells its story; `--only` leaves out every fault but those named, `--shrink` finds
-the fewest that still make it fail. `--table` prints which faults were met at which step. See CONTRIBUTING.md.
+the fewest that still make it fail. `--table` prints which faults were met at which step, `--tally` adds them up in a
+file. See CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -12,75 +13,56 @@ import multiprocessing
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
 
-STEPS = ("OPEN", "TAKEOVER", "STAGE", "SUBMIT", "WATCH", "HARVEST", "JUDGE", "CANCEL", "UPLOAD", "END")
+from tests.sim.tally import BESIDE, STEPS, Failure, Tally
+
 _CHUNK = 20  # seeds that a process plays before it reports
 
 
-class Failure(NamedTuple):
-    seed: int
-    rule: str
-    text: str
-
-
-class Played(NamedTuple):
-    """What a few seeds gave."""
-
-    seeds: int
-    failures: list[Failure]
-    met: Counter[tuple[str, str]]  # by kind and step
-    platforms: Counter[str]
-    virtual_s: float
-
-
-def play_some(seeds: Iterable[int], bug: str = "") -> Played:
+def play_some(seeds: Sequence[int], bug: str = "") -> Tally:
     from tests.sim import planted, world
 
-    failures: list[Failure] = []
-    met: Counter[tuple[str, str]] = Counter()
-    platforms: Counter[str] = Counter()
-    count, virtual_s = 0, 0.0
+    tally, began = Tally(next_seed=seeds[-1] + 1), time.process_time()
+    gc.disable()  # what a simulation leaves is collected after the last
     with ExitStack() as stack:
         stack.enter_context(world.simulated_modules())
         stack.enter_context(planted.planted(bug))
         for seed in seeds:
             result = world.play(seed)
-            count += 1
-            virtual_s += result.virtual_s
-            platforms[result.platform] += 1
-            met.update((each.kind, each.step) for each in result.met)
-            failures += [Failure(seed, *violation) for violation in result.violations[:1]]
+            tally.seeds += 1
+            tally.virtual_s += result.virtual_s
+            tally.platforms[result.platform] += 1
+            tally.met.update(
+                (result.platform, each.kind, each.step if each.step in STEPS else BESIDE) for each in result.met
+            )
+            tally.failures += [Failure(seed, *violation) for violation in result.violations[:1]]
     gc.collect()
-    return Played(count, failures, met, platforms, virtual_s)
+    tally.cpu_s = time.process_time() - began
+    return tally
 
 
-def play_all(first: int, count: int, jobs: int, bug: str = "", *, until_failure: bool = False) -> Iterator[Played]:
+def play_all(first: int, count: int, jobs: int, bug: str = "", *, until_failure: bool = False) -> Iterator[Tally]:
     """Play seeds in several processes; the order of the answers is that of the seeds."""
     chunks = [range(at, min(at + _CHUNK, first + count)) for at in range(first, first + count, _CHUNK)]
     work = partial(play_some, bug=bug)
     if jobs == 1:
-        answers: Iterable[Played] = map(work, chunks)
+        gc.freeze()
+        answers: Iterable[Tally] = map(work, chunks)
         yield from _until(answers, until_failure=until_failure)
         return
-    with multiprocessing.get_context("fork").Pool(jobs, initializer=_prepare) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
         yield from _until(pool.imap(work, chunks), until_failure=until_failure)
 
 
-def _until(answers: Iterable[Played], *, until_failure: bool) -> Iterator[Played]:
+def _until(answers: Iterable[Tally], *, until_failure: bool) -> Iterator[Tally]:
     for answer in answers:
         yield answer
         if until_failure and answer.failures:
             return
-
-
-def _prepare() -> None:
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 def shrink(seed: int, rule: str, bug: str = "") -> frozenset[str]:
@@ -111,19 +93,6 @@ def shrink(seed: int, rule: str, bug: str = "") -> frozenset[str]:
             else:
                 parts *= 2
     return needed
-
-
-def table(met: Counter[tuple[str, str]]) -> str:
-    """How often each kind of fault met each step, as Markdown."""
-    steps = [step for step in STEPS if any(key[1] == step for key in met)]
-    others = {kind: sum(met[kind, step] for k, step in met if k == kind and step not in STEPS) for kind, _ in met}
-    lines = [f"| fault | {' | '.join(steps)} | beside | all |", "|---|" + "---:|" * (len(steps) + 2)]
-    for kind in sorted({kind for kind, _ in met}):
-        counts = [met[kind, step] for step in steps]
-        beside = others[kind]
-        row = " | ".join(f"{count:,}" for count in (*counts, beside, sum(counts) + beside))
-        lines.append(f"| {kind} | {row} |")
-    return "\n".join(lines)
 
 
 def replay(seed: int, only: str, bug: str) -> int:
@@ -159,7 +128,8 @@ def find_planted(first: int, count: int, jobs: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many simulations")
-    parser.add_argument("--from", type=int, default=0, metavar="S", dest="first", help="the first seed")
+    parser.add_argument("--from", type=int, metavar="S", dest="first", help="the first seed")
+    parser.add_argument("--tally", type=Path, metavar="FILE", help="add what is met to this file, and go on after it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--seed", type=int, metavar="S", help="replay this one, and tell its story")
     parser.add_argument("--only", default="all", metavar="FAULTS", help="with --seed: strike with these alone")
@@ -172,31 +142,32 @@ def main() -> int:
     if options.seed is not None:
         return replay(options.seed, options.only, options.bug)
     if options.planted:
-        return find_planted(options.first, options.seeds, options.jobs)
-    began, failures, met, seeds, virtual_s = time.monotonic(), 0, Counter[tuple[str, str]](), 0, 0.0
-    platforms: Counter[str] = Counter()
-    some = play_all(options.first, options.seeds, options.jobs, options.bug, until_failure=options.until_failure)
-    for played in some:
-        seeds, virtual_s = seeds + played.seeds, virtual_s + played.virtual_s
-        met.update(played.met)
-        platforms.update(played.platforms)
+        return find_planted(options.first or 0, options.seeds, options.jobs)
+    total = Tally.load(options.tally) if options.tally else Tally()
+    first = total.next_seed if options.first is None else options.first
+    began, now = time.monotonic(), Tally()
+    for played in play_all(first, options.seeds, options.jobs, options.bug, until_failure=options.until_failure):
+        now.add(played)
+        total.add(played)
+        if options.tally:
+            total.save(options.tally)
         for failure in played.failures:
-            failures += 1
             only = "all"
             if options.shrink:
                 only = ",".join(sorted(shrink(failure.seed, failure.rule, options.bug)))
             bug = f" --bug '{options.bug}'" if options.bug else ""
             print(f"{failure.rule}: {failure.text}")
             print(f"    python -m tests.sim --seed {failure.seed} --only '{only}'{bug}", flush=True)
-    lasted = time.monotonic() - began
-    shares = ", ".join(f"{name} {count:,}" for name, count in sorted(platforms.items()))
-    print(
-        f"{seeds:,} seeds ({shares}), {met.total():,} faults met, {virtual_s / 3600:,.0f} hours of virtual time in"
-        f" {lasted:.0f} s ({seeds / lasted:.1f} seeds a second): {failures} failed"
-    )
+    if now.seeds:
+        lasted = time.monotonic() - began
+        print(f"{now.line()}; {lasted:.0f} s, {now.seeds / lasted:.1f} seeds a second")
+    if options.tally:
+        print(f"in all: {total.line()}")
     if options.table:
-        print(table(met))
-    return int(failures > 0)
+        print(total.table())
+        for platform, kind, step in total.unmet():
+            print(f"not met yet: {kind} at {step} on {platform}")
+    return int(bool(now.failures))
 
 
 if __name__ == "__main__":

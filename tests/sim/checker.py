@@ -5,19 +5,22 @@ Tester's rows, exit codes, results.json, and what `aisbench jobs` would list.
 from __future__ import annotations
 
 import json
-import sqlite3
+import os
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_aisbench.ledger.ledger import Ledger
 from tests.sim.cloud import GOOD, SECRETS, Entry
+from tests.sim.disk import connect
 
 if TYPE_CHECKING:
     from pytest_aisbench.model.results import UploadItem
     from tests.sim.session import PytestRun
     from tests.sim.world import World
+
+
+_VERDICTS = "SELECT case_id, json_extract(record, '$.verdict') FROM cases WHERE run = ?"
 
 
 class Violation(NamedTuple):
@@ -81,7 +84,7 @@ class Checker:
         ledger_file = self._world.reports / "ledger.db"
         if not ledger_file.exists():
             return
-        with closing(sqlite3.connect(ledger_file)) as db:
+        with closing(connect(ledger_file)) as db:
             listed = {text for row in db.execute("SELECT trial, name FROM trials") for text in row}
         for entry in self._ours():
             if entry.trial.rpartition(" trial ")[2] not in listed:
@@ -104,19 +107,16 @@ class Checker:
         ledger_file = self._world.reports / "ledger.db"
         if not ledger_file.exists():
             return
-        ledger = Ledger(ledger_file)
-        try:
+        with closing(connect(ledger_file)) as db:
             for run in self._world.runs:
                 if run.run is None or (results := self._results(run)) is None:
                     continue
-                recorded = {case.id: case.verdict for case in ledger.entry(run.run.id).cases}
+                recorded = dict(db.execute(_VERDICTS, (run.run.id,)))
                 for case in results["cases"]:
                     verdict = recorded.get(case["id"])
-                    if case["verdict"] and (verdict is None or verdict.value != case["verdict"]):
+                    if case["verdict"] and verdict != case["verdict"]:
                         text = f"{run.name}: results.json says {case['verdict']} of {case['id']}, the ledger {verdict}"
                         self.violate("reports agree", text)
-        finally:
-            ledger.close()
 
     def _check_verdicts(self) -> None:
         books = {entry.id: entry for entry in self._ours()}
@@ -168,18 +168,26 @@ class Checker:
     def _check_red(self, run: PytestRun, case: dict[str, Any], books: dict[str, Any]) -> None:
         """A workload failed only if its job did: what befalls the run, the network or the disk is no verdict on it."""
         entry = books.get(case["trials"][-1]["job_id"]) if case["trials"] else None
+        if entry is None and any(lost.gone and lost.name in case["reason"] for lost in self._ours()):
+            # A gateway sent the request twice, and the platform lost the first job before it was asked about it: a
+            # second copy that is refused without a reason cannot be told from a refusal then.
+            return
         if entry is None or not entry.is_over or entry.outcome is None or entry.outcome.kind == GOOD:
             what = f"which is {entry.phase} and was {entry.outcome}" if entry else "without a job"
             self.violate("never red without a fault", f"{run.name}: {case['id']} is FAILED, {what}: {case['reason']}")
+
+    def _jobs_of(self, trial: dict[str, Any]) -> list[Entry]:
+        """The jobs that the platform made by the requests of a trial, by what the trial alone has."""
+        own = (trial["stage"] or "").partition("/trials/")[2].strip("/")
+        return [entry for entry in self._ours() if own and own in (entry.trial.rpartition(" trial ")[2], entry.name)]
 
     def _check_broken(self, run: PytestRun, case: dict[str, Any]) -> None:
         """No simulation cuts a run off for as long as it must wait, so it knows each job that its requests made."""
         trial = case["trials"][-1]
         if trial["job_id"] or not trial["stage"] or "another run" in case["reason"]:
             return
-        own = trial["stage"].partition("/trials/")[2].strip("/")
-        if any(own in (entry.trial.rpartition(" trial ")[2], entry.name) for entry in self._ours() if not entry.gone):
-            self.violate("no job is lost", f"{run.name} does not know the job of trial {own}: {case['reason']}")
+        if any(not entry.gone for entry in self._jobs_of(trial)):
+            self.violate("no job is lost", f"{run.name} does not know the job of {trial['stage']}: {case['reason']}")
 
     def _check_exit_code(self, run: PytestRun, results: dict[str, Any]) -> None:
         verdicts = [case["verdict"] for case in results["cases"]]
@@ -213,9 +221,7 @@ class Checker:
 
     def _check_secrets(self) -> None:
         world = self._world
-        texts: list[tuple[str, bytes]] = [
-            (str(file.relative_to(world.folder)), file.read_bytes()) for file in _files(world.reports)
-        ]
+        texts: list[tuple[str, bytes]] = [(file, Path(file).read_bytes()) for file in _files(world.reports)]
         texts += [(f"what {run.name} printed", "\n".join(run.lines).encode()) for run in world.runs]
         texts.append(("the Tester", json.dumps(world.cloud.rows()).encode()))
         for where, text in texts:
@@ -229,5 +235,5 @@ def _upload_key(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["testid"], row["kind"], body["run_id"], body.get("case", {}).get("id"), body["attempt"]
 
 
-def _files(folder: Path) -> list[Path]:
-    return [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
+def _files(folder: Path) -> list[str]:
+    return [f"{at}/{name}" for at, _, names in os.walk(folder) for name in names]

@@ -127,9 +127,8 @@ class Cloud:
         self.wire = Wire(self.machine, self.faults, self.step, self.seen.append, self._lagging)
         self.strangers: set[str] = set()  # the ids of jobs that are not ours
         self.engine = SeededEngine(objects, self.faults)
-        accounts = Accounts([ACCOUNT])
-        self._token, _ = accounts.issue_token(ACCOUNT)
-        self.modelarts = v2.ModelArts(accounts, objects, self.folder, _ADDRESS, engine=self.engine, capacity=1000)
+        self._accounts = Accounts([ACCOUNT])
+        self.modelarts = v2.ModelArts(self._accounts, objects, self.folder, _ADDRESS, engine=self.engine, capacity=1000)
         self.tester = Tester(self.folder / "tester", TESTER_TOKEN.reveal())
         self.jobs = self.modelarts.jobs
         self._apulis: Any = None
@@ -173,7 +172,8 @@ class Cloud:
             return apulis
         platform: Any = ModelArts(settings)
         platform.store = store
-        platform.session._client = ModelArtsHttp(self.wire, self.modelarts, self._token)
+        token, _ = self._accounts.issue_token(ACCOUNT)  # one lasts for a day
+        platform.session._client = ModelArtsHttp(self.wire, self.modelarts, token)
         if self.kind == "V1":
             platform.jobs._store = store
         made: Platform = platform

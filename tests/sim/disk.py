@@ -22,9 +22,23 @@ from tests.sim.machine import Killed, Machine, Thread
 _BUSY_S = 30.0
 _COMMIT_S = (0.0005, 0.02)
 _CHANCES = {"disk full": 0.004, "disk error": 0.004, "killed in a commit": 0.003, "power cut in a commit": 0.003}
-_FREQUENT = {kind: 4 * chance for kind, chance in _CHANCES.items()}
-_RARE = ("LEASE", "REPORT", "OPEN", "UPLOAD")  # the others commit seldom
+# How often the steps commit differs much.
+_MORE = {
+    "LEASE": 1.0,
+    "OPEN": 1.0,
+    "UPLOAD": 2.0,
+    "REPORT": 4.0,
+    "HARVEST": 8.0,
+    "JUDGE": 8.0,
+    "CANCEL": 8.0,
+    "END": 6.0,
+}
 _TEXTS = {"disk full": "database or disk is full", "disk error": "disk I/O error"}
+
+
+def connect(path: Path, **options: Any) -> sqlite3.Connection:
+    made: sqlite3.Connection = sqlite3.connect(f"file:{path}?vfs=unix-excl", uri=True, **options)
+    return made
 
 
 class Disk:
@@ -91,7 +105,8 @@ class Connection:
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
         self.path = path
-        self._real = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+        # One process has all connections: the index of the write-ahead log may be in its memory.
+        self._real = connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         self._closed = False
 
     @property
@@ -101,8 +116,6 @@ class Connection:
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
         if self._closed:
             self._raise_if_dead()
-        if statement.startswith("PRAGMA busy_timeout"):
-            statement = "PRAGMA busy_timeout = 0"
         if statement == "BEGIN IMMEDIATE":
             self._disk.begin(self)
             try:
@@ -112,11 +125,14 @@ class Connection:
                 raise
         if statement == "COMMIT":
             return self._commit()
-        try:
-            return self._real.execute(statement, values)
-        finally:
-            if statement == "ROLLBACK":
+        if statement == "ROLLBACK":
+            try:
+                return self._real.execute(statement)
+            finally:
                 self._disk.end(self)
+        if statement.startswith("PRAGMA busy_timeout"):
+            statement = "PRAGMA busy_timeout = 0"
+        return self._real.execute(statement, values)
 
     def _commit(self) -> sqlite3.Cursor:
         disk, machine = self._disk, self._disk.machine
@@ -124,7 +140,8 @@ class Connection:
         kind = ""
         if thread:
             name = thread.process.name
-            kind = disk.faults.strike(f"{name}.commit", _CHANCES if disk.step() in _RARE else _FREQUENT, disk.step())
+            step = disk.step()
+            kind = disk.faults.strike(f"{name}.commit", _CHANCES, step, _MORE.get(step, 4.0))
             if disk.full and not kind:
                 kind = "disk full"
             machine.sleep(disk.faults.between(f"{name}.commit.s", *_COMMIT_S))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
+_MOST = 0.6  # of the chance that any fault strikes at a place
 
 
 class Met(NamedTuple):
@@ -44,13 +45,15 @@ class Faults:
     def pick(self, key: str, choices: list[T]) -> T:
         return choices[int(self.draw(key) * len(choices))]
 
-    def strike(self, place: str, chances: Mapping[str, float], step: str) -> str:
-        """The kind of fault that strikes at this place now, empty if none does; `chances` are those of each kind."""
+    def strike(self, place: str, chances: Mapping[str, float], step: str, more: float = 1.0) -> str:
+        """The kind of fault that strikes at this place now, empty if none does; `chances` are those of each kind,
+        which are multiplied by `more`."""
         drawn, number = self.draw(place), self._counts[place]
         if self.is_calm():
             return ""
+        scale = min(self.intensity * more, _MOST / sum(chances.values()))
         for kind, chance in chances.items():
-            drawn -= chance * self.intensity
+            drawn -= chance * scale
             if drawn < 0:
                 return kind if self.count(f"{place}.{number}", kind, step) else ""
         return ""

@@ -13,8 +13,7 @@ import heapq
 import itertools
 import time as real_time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
@@ -68,6 +67,7 @@ class Process:
     def kill(self) -> None:
         """End it at once, as SIGKILL does: no thread runs another line that anything outside could notice."""
         self.alive = False
+        self.machine.news = True
         for thread in self.threads:
             thread.end()
         for file in self.files:
@@ -96,7 +96,7 @@ class Thread:
         except GreenletExit:
             pass
         finally:
-            self.ended = True
+            self.ended = self.machine.news = True
             if self.process.alive:
                 self.process.threads.remove(self)
                 for waiter in self.waiters:
@@ -130,7 +130,9 @@ class Machine:
         self.processes: dict[tuple[str, int], Process] = {}
         self.switches = 0
         self.longest = longest  # switches
+        self.news = True  # something ended, or was carried out: what waits for that looks again
         self.home = Host("cloud")
+        self.begins: Callable[[Process, str], None] = lambda _, __: None  # called when a process begins a step
 
     def process(self, host: Host, name: str) -> Process:
         process = Process(self, host, next(self._pids), name)
@@ -187,8 +189,14 @@ class Machine:
         self.wake(thread)
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Run everything until `is_over`; raises Stuck if nothing can go on before that."""
-        while not is_over():
+        """Run everything until `is_over`, which is asked whenever there are news; raises Stuck if nothing can go on
+        before that."""
+        self.news = True
+        while True:
+            if self.news:
+                self.news = False
+                if is_over():
+                    return
             if self.ready:
                 thread, turn, woken = self.ready.popleft()
                 if turn != thread.turn or thread.ended:
@@ -244,9 +252,15 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         machine = self._machine()
         me: object = machine.current or machine
-        if self._owner is None or self._is_dead(self._owner) or (self._again and self._owner is me):
-            self._owner = me
-            self._depth = self._depth + 1 if self._again else 1
+        owner = self._owner
+        if owner is None:
+            self._owner, self._depth = me, 1
+            return True
+        if owner is me and self._again:
+            self._depth += 1
+            return True
+        if self._is_dead(owner):
+            self._owner, self._depth = me, 1
             return True
         if not blocking:
             return False
@@ -510,15 +524,18 @@ class GreenScheduler:
         self._lock.release()
 
 
-@contextmanager
-def doing(machine: Machine, activity: str) -> Iterator[None]:
+class doing:  # noqa: N801 - used as a statement, and too often for contextlib
     """Name what the calling thread does, for the table of faults."""
-    thread = machine.current
-    if thread is None:
-        yield
-        return
-    before, thread.activity = thread.activity, activity
-    try:
-        yield
-    finally:
-        thread.activity = before
+
+    def __init__(self, machine: Machine, activity: str) -> None:
+        self._thread = machine.current
+        self._activity = activity
+
+    def __enter__(self) -> None:
+        if self._thread:
+            self._before, self._thread.activity = self._thread.activity, self._activity
+            self._thread.machine.begins(self._thread.process, self._activity)
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread:
+            self._thread.activity = self._before

@@ -35,7 +35,7 @@ from tests.sim.cloud import TESTER_TOKEN, Cloud
 from tests.sim.faults import Faults
 from tests.sim.machine import GreenScheduler, Machine, Process, Thread, doing
 
-_GLANCE_S = 0.5
+_GLANCE_S = 5.0  # the main thread is woken by every change of a trial, and by Ctrl-C
 
 
 @dataclass

@@ -25,10 +25,13 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from pytest_aisbench.engine import fleet as fleet_module
+from pytest_aisbench.engine import run as run_module
+from pytest_aisbench.engine import staging
 from pytest_aisbench.ledger import database as database_module
 from pytest_aisbench.ledger import lease as lease_module
 from pytest_aisbench.model.case import Case, Shape, Workload
 from pytest_aisbench.model.metric import ACCURACY, THROUGHPUT, Metric
+from pytest_aisbench.model.results import Executor
 from pytest_aisbench.model.verdict import Threshold
 from pytest_aisbench.net import retry
 from tests.sim.checker import Checker, Violation
@@ -41,7 +44,12 @@ from tests.sim.session import PytestRun, flush_outbox, stop_all_mine
 _UNIT = "images/s"
 _SKEWED = "clock skewed"
 _STEPS = {"aisbench-uploader": "UPLOAD", "aisbench-lease": "LEASE", "aisbench-results": "REPORT"}
-_LONGEST_S = 6 * 3600.0  # of virtual time, until every run must have ended
+_FULL = "disk full for a while"
+_DAY_S = 25 * 3600.0
+_RARELY = 0.04  # a run begins on another day
+_DOOMED = 0.6  # of runs: something befalls them at a step
+_DOOM_STEPS = ("OPEN", "TAKEOVER", "STAGE", "SUBMIT", "WATCH", "HARVEST", "JUDGE", "CANCEL", "UPLOAD", "END")
+_LONGEST_S = 6 * 86400.0  # of virtual time, until every run must have ended
 _MOST_SWITCHES = 60_000
 _LONGEST_CPU_S = 10.0  # a simulation takes a twentieth of a second
 ROOT = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
@@ -107,6 +115,9 @@ def simulated_modules() -> Iterator[None]:
     put(database_module, "sqlite3", _Sqlite())
     put(database_module, "random", SimpleNamespace(SystemRandom=_Chance))
     put(database_module, "why_no_locks", lambda _: "")
+    put(database_module, "mount_of", lambda _: None)
+    put(run_module, "origin", lambda *_: Executor())  # or git is started for each run
+    put(staging, "read_tree", _read_once(staging.read_tree))
     put(lease_module, "os", _Os())
     put(lease_module, "_host", lambda: _machine().here.name)
     put(lease_module, "_sight", lambda: f"boot-of-{_machine().here.name} pid:[1]")
@@ -142,6 +153,19 @@ def _watched(action: Callable[..., Any], step: Callable[..., str]) -> Callable[.
     return watched
 
 
+def _read_once(read: Callable[..., Any]) -> Callable[..., Any]:
+    """No simulation changes the code of its workloads: what was read of a tree holds until its end."""
+
+    def read_once(name: str, parts: list[Path], added: Any = None) -> Any:
+        assert _now
+        key = name, tuple(map(str, parts)), str(sorted((added or {}).items()))
+        if key not in _now.trees:
+            _now.trees[key] = read(name, parts, added)
+        return _now.trees[key]
+
+    return read_once
+
+
 class _Sqlite:
     """Stands in for the module `sqlite3`: the disk of the simulation that runs."""
 
@@ -163,6 +187,15 @@ class Result:
     story: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Doom:
+    """What befalls a process when it has begun a step so many times."""
+
+    step: str
+    times: int
+    strike: Callable[[], None]
+
+
 class World:
     """A seed's scenario, and the machine that plays it."""
 
@@ -173,6 +206,8 @@ class World:
         self.folder = folder
         self.story: list[str] = []
         draw = self.faults
+        self._dooms: dict[str, Doom] = {}  # by process
+        self.machine.begins = self._begins
         self.machine.processes["cloud", 0] = Process(self.machine, self.machine.home, 0, "cloud")
         self.disk = Disk(self.machine, draw, self.step, self._power_off)
         self.platform = draw.pick("platform", list(PLATFORMS))
@@ -181,6 +216,7 @@ class World:
         self.suite = folder / "suite"
         self.runs: list[PytestRun] = []
         self.person_stopped = False
+        self.trees: dict[object, Any] = {}
 
     @property
     def ended(self) -> set[str]:
@@ -214,8 +250,7 @@ class World:
         for number in range(count):
             host = draw.pick("host", hosts)
             self._plan_run(f"run{chr(65 + number)}", host, start)
-            start += draw.between("start", 0.5, 90.0)
-        self._plan_full_disk()
+            start += draw.between("start", 0.5, 90.0) + (_DAY_S if draw.draw("another day") < _RARELY else 0.0)
         try:
             self._run_until(lambda: bool(self.runs) and len(self.runs) == count and all(run.over for run in self.runs))
             self._calm_end()
@@ -233,6 +268,7 @@ class World:
 
     def _run_until(self, is_over: Callable[[], bool]) -> None:
         seen = 0
+        self.machine.at(_LONGEST_S, self._give_up)
 
         def over() -> bool:
             nonlocal seen
@@ -241,11 +277,13 @@ class World:
                 self.checker.after_a_request()
                 self.cloud.plan_losses()
                 self._add_stranger()
-            if self.machine.now > _LONGEST_S:
-                raise Stuck(f"after {_LONGEST_S:g} s")
             return is_over()
 
         self.machine.run(over)
+
+    @staticmethod
+    def _give_up() -> None:
+        raise Stuck(f"after {_LONGEST_S:g} s")
 
     def _add_stranger(self) -> None:
         created = [each for each in self.cloud.seen if each.operation in {"create", "PostJob"} and each.status < 400]
@@ -298,15 +336,15 @@ class World:
             if host.skew:
                 draw.count(host.name, _SKEWED, "OPEN")
             self.runs.append(run)
+            self.machine.news = True
             run.start()
 
         self.machine.at(start, begin)
         self._plan_fate(run, start)
 
     def _plan_fate(self, run: PytestRun, start: float) -> None:
-        """What befalls a run as a whole, at any time."""
+        """What befalls a run as a whole: at any time, and at a step, which may be a short one."""
         draw, name = self.faults, run.name
-        moment = start + draw.between(f"{name}.fate.at", 0.0, 100.0)
         fates: dict[str, tuple[float, Callable[[], None]]] = {
             "killed": (0.25, run.process.kill),
             "stopped for a while": (0.2, lambda: run.process.freeze(draw.between(f"{name}.frozen", 5.0, 90.0))),
@@ -318,20 +356,42 @@ class World:
         for kind, (chance, act) in fates.items():
             drawn -= chance
             if drawn < 0:
-                self.machine.at(moment, partial(self._befall, run, kind, act))
-                return
+                moment = start + draw.between(f"{name}.fate.at", 0.0, 100.0)
+                self.machine.at(moment, partial(self._befall, run, f"{name}.fate", kind, act))
+                break
+        if draw.draw(f"{name}.doom") < _DOOMED:
+            acts = [*((kind, act) for kind, (_, act) in fates.items()), (_FULL, self._fill_disk)]
+            kind, act = draw.pick(f"{name}.doom.kind", acts)
+            step, again = (
+                draw.pick(f"{name}.doom.step", list(_DOOM_STEPS)),
+                draw.pick(f"{name}.doom.again", [1, 1, 1, 2]),
+            )
+            self._dooms[name] = Doom(step, again, partial(self._befall, run, f"{name}.doom", kind, act, step))
 
-    def _befall(self, run: PytestRun, kind: str, act: Callable[[], None]) -> None:
+    def _begins(self, process: Process, step: str) -> None:
+        """Let what is to befall a process at this step do so within it, at once or a little later."""
+        doom = self._dooms.get(process.name)
+        if doom and doom.step == step:
+            doom.times -= 1
+            if not doom.times:
+                longest = self.faults.pick(f"{process.name}.doom.within", [0.0, 0.002, 0.02, 0.5, 5.0])
+                self.machine.after(self.faults.between(f"{process.name}.doom.after", 0.0, longest), doom.strike)
+
+    def _befall(self, run: PytestRun, fault: str, kind: str, act: Callable[[], None], planned: str = "") -> None:
         if run.over or self.calm or run not in self.runs:
             return
-        steps = sorted({trial.step.name for trial in run.run.fleet.trials()} - {"DONE"}) if run.run else []
-        if self.faults.count(f"{run.name}.fate", kind, steps[0] if steps else self._main_step(run)):
+        if self.faults.count(fault, kind, self._step_of(run, planned)):
             self.tell(f"{run.name}: {kind}")
             act()
 
     @staticmethod
-    def _main_step(run: PytestRun) -> str:
-        return (run.main_thread.activity if run.main_thread else "") or "OPEN"
+    def _step_of(run: PytestRun, planned: str) -> str:
+        """What the run is doing: the planned step if one of its threads is at it."""
+        if planned and any(thread.activity == planned for thread in run.process.threads):
+            return planned
+        main = run.main_thread.activity if run.main_thread else ""
+        steps = sorted({trial.step.name for trial in run.run.fleet.trials()} - {"DONE"}) if run.run and not main else []
+        return steps[0] if steps else main or "OPEN"
 
     def _step_clock(self, run: PytestRun) -> None:
         run.process.host.skew += self.faults.pick("step", [-3600.0, -60.0, -5.0, 5.0, 60.0, 3600.0])
@@ -349,21 +409,12 @@ class World:
         except AisbenchError as error:
             self.tell(f"a command says: {error}")
 
-    def _plan_full_disk(self) -> None:
-        draw = self.faults
-        if draw.draw("full") > 0.1:
-            return
-
-        def fill() -> None:
-            if not self.calm and draw.count("full", "disk full for a while", "WATCH"):
-                self.tell("the disk is full")
-                self.disk.full = True
-                self.machine.after(draw.between("full.for", 1.0, 60.0), free)
-
+    def _fill_disk(self) -> None:
         def free() -> None:
             self.disk.full = False
 
-        self.machine.at(draw.between("full.at", 0.0, 100.0), fill)
+        self.disk.full = True
+        self.machine.after(self.faults.between("full.for", 1.0, 60.0), free)
 
     def _calm_end(self) -> None:
         """One more run, and the commands that clean up: all without faults."""
