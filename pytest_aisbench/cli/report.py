@@ -42,7 +42,7 @@ def register(commands: Any) -> None:
         commands,
         "report",
         "write the reports of an old run again, or those of several runs as one, from the ledger",
-        "aisbench report latest --lang zh; aisbench report shard-1/reports shard-2/reports --output merged",
+        "aisbench report shard-1/reports shard-2/reports --output merged",
     )
     report.add_argument(
         "run",

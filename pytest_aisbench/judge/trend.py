@@ -159,6 +159,7 @@ class Drift:
     score: float  # the CUSUM, in standard deviations
     deviation: float
     count: int
+    always: bool = False  # every value is below the anchor
 
     @property
     def change(self) -> float:
@@ -168,7 +169,7 @@ class Drift:
     def text(self, metric: str, unit: str = "") -> str:
         """A drift has a beginning; values that were never near the anchor have none."""
         return message(
-            "drifted" if self.since else "always below",
+            "always below" if self.always else "drifted",
             metric=metric,
             level=quantity(self.level, unit),
             change=f"{self.change:+.1%}",
@@ -209,7 +210,8 @@ def find_drift(values: Sequence[float], anchor: float | None = None) -> Drift | 
     level = median(value for _, value in finite[max(first, len(finite) - _NEWEST) :] or finite[-1:])
     if score <= _ALARM or anchor - level < MAGNITUDE * abs(anchor):
         return None
-    return Drift(anchor, level, finite[first][0], score, deviation, len(values))
+    always = all(value < anchor for _, value in finite)
+    return Drift(anchor, level, finite[first][0], score, deviation, len(values), always)
 
 
 def first_level(values: Sequence[float]) -> Sequence[float]:

@@ -43,7 +43,9 @@ def test_two_nodes_pass_and_are_named(yard: Yard) -> None:
     (case,) = ended.results["cases"]
     (trial,) = case["trials"]
     assert case["metrics"]["throughput"]["value"] == 45
-    assert (trial["platform_phase"], trial["hosts"]) == ("COMPLETED", ["node1", "node2"])
+    # The job's own notes say that it is done; Slurm itself may be some seconds behind.
+    assert trial["platform_phase"] in {"COMPLETED", "COMPLETING", "RUNNING"}
+    assert (trial["phase"], trial["hosts"]) == ("SUCCEEDED", ["node1", "node2"])
     assert [log.rpartition("/")[2] for log in trial["logs"]] == ["worker-0.log", "worker-1.log"]
     assert "rank 3 of 4" in (ended.reports / trial["logs"][1]).read_text()
     assert [straggler["host"] for straggler in trial["stragglers"]] == ["node2"]

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from pytest_aisbench.config import options
 from pytest_aisbench.engine import suites
 from pytest_aisbench.model.case import Shape
 
@@ -151,7 +152,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
 
 
 def declared(name: str) -> suites.Suite:
-    return suites.load_suite(SUITES / name, "local", (), ("local", "modelarts", "apulis"))
+    return suites.load_suite(SUITES / name, "local", (), tuple(options.PLATFORMS))
 
 
 def arguments(name: str) -> list[str]:
