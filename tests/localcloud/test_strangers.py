@@ -62,6 +62,17 @@ def test_no_route_changes_anything_without_credentials(cloud: LocalCloud, monkey
     assert [answer for answer in changing if answer[2] not in REFUSED] == []
 
 
+def test_apulis_refuses_what_no_probe_sends(cloud: LocalCloud) -> None:
+    """Calls that change something and that the walk above does not meet, also as a signed-in user's name alone."""
+    card = cloud.card()
+    before = cloud.books()["jobs"]
+    query = f"userName={card['apulis_user']}&vcName=platform&jobId=job-1&jobName=stranger&cmd=id&gpuType=x&image=x"
+    for method, name in (("GET", "SubmitJob"), ("DELETE", "DeleteJob")):
+        status, _, _ = send(card["apulis_endpoint"], method, f"/apis/{name}?{query}")
+        assert (name, status) in {(name, refused) for refused in REFUSED}
+    assert cloud.books()["jobs"] == before
+
+
 @pytest.mark.parametrize("kind", ["results", "attachments", "runs"])
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer guessed"}, {"Authorization": "Bearer ü"}])
 def test_the_tester_of_the_cloud_takes_nothing_without_its_token(
